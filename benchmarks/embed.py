@@ -185,9 +185,7 @@ def load_sides(
 
 
 def quality(
-    sentences: list[str],
-    bertkit_sides: dict[Numbers, Side],
-    peers: dict[tuple[str, Numbers], Side],
+    sentences: list[str], bertkit_sides: dict[Numbers, Side], peers: dict[tuple[str, Numbers], Side]
 ) -> Iterator[kept.Row]:
     """Compare embeddings with the baseline's fp32 embeddings.
 

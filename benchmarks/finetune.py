@@ -299,12 +299,7 @@ def measure(name: str, seed: int, side: Side, folder: Path, amount: Amount) -> R
 
 
 def run_bertkit(
-    work: Work,
-    examples: Callable[[], list[list[Any]]],
-    epochs: int,
-    seed: int,
-    *,
-    whole: bool,
+    work: Work, examples: Callable[[], list[list[Any]]], epochs: int, seed: int, *, whole: bool
 ) -> Measured:
     """Fine-tune with bertkit's defaults, then predict with the saved model."""
     settings = Finetune(
@@ -451,11 +446,7 @@ WORKS = {
         timed=(1280, 256),
     ),
     "mrpc": Work(
-        "classify",
-        Labels,
-        ("mrpc/train.tsv", "mrpc/dev.tsv"),
-        epochs=3,
-        scores=("accuracy", "f1"),
+        "classify", Labels, ("mrpc/train.tsv", "mrpc/dev.tsv"), epochs=3, scores=("accuracy", "f1")
     ),
     "stsb": Work(
         "classify",

@@ -216,10 +216,7 @@ def _quantize_openvino(folder: Path, graph: Path, out: Path, texts: list[str]) -
     ]
     nncf.set_log_level(logging.ERROR)
     quantized = nncf.quantize(
-        model,
-        nncf.Dataset(inputs),
-        model_type=nncf.ModelType.TRANSFORMER,
-        subset_size=len(inputs),
+        model, nncf.Dataset(inputs), model_type=nncf.ModelType.TRANSFORMER, subset_size=len(inputs)
     )
     openvino.save_model(quantized, out, compress_to_fp16=False)
 

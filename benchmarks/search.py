@@ -281,10 +281,7 @@ def zero_shot(folder: Path) -> list[kept.Row]:
                 unit="",
                 target=0.995,
                 better="higher",
-                setups=(
-                    kept.Setup(f"precision auto; MRR {scores['mrr']:.3f}"),
-                    kept.Setup("fp32"),
-                ),
+                setups=(kept.Setup(f"precision auto; MRR {scores['mrr']:.3f}"), kept.Setup("fp32")),
             )
         )
     return rows

@@ -358,10 +358,7 @@ async def _closed(
 
 
 async def _open(
-    address: tuple[str, int],
-    requests: Sequence[bytes],
-    rate: float,
-    seconds: float,
+    address: tuple[str, int], requests: Sequence[bytes], rate: float, seconds: float
 ) -> Seen:
     """Send requests at a fixed rate, without waiting for responses."""
     seen, idle = Seen(seconds), list[Connection]()
@@ -430,12 +427,7 @@ def overloaded(
     ]
 
 
-HOSTILE = {
-    "dots": ".",
-    "combining marks": "e\u0301",
-    "CJK": "\u6f22",
-    "no spaces": "x",
-}
+HOSTILE = {"dots": ".", "combining marks": "e\u0301", "CJK": "\u6f22", "no spaces": "x"}
 
 
 def hostile(address: tuple[str, int]) -> list[kept.Row]:

@@ -53,10 +53,7 @@ def test_decode_restores_plain_settings() -> None:
         (("model.hidden", "wide"), r"model\.hidden: expected `int`, got `str`"),
         (("model.layers", "0"), r"model\.layers: expected `int` >= 1"),
         (("model.heads", "3"), r"model: hidden must be a multiple of heads \(3\), got 32"),
-        (
-            ("sampling.length", "600"),
-            r"sampling\.length must be at most model\.max_positions",
-        ),
+        (("sampling.length", "600"), r"sampling\.length must be at most model\.max_positions"),
         (("masking.unit", "letter"), r"masking\.unit: invalid enum value 'letter'; known: "),
         (("train.precision", "fp8"), r"train\.precision: invalid enum value 'fp8'"),
         (("train.momentum", "0.9"), r'train: momentum requires optimizer = "muon"'),

@@ -86,7 +86,7 @@ def test_help_skips_heavy_packages() -> None:
         "import sys; sys.argv = ['bertkit', '--help']\n"
         "from bertkit.cli import main\n"
         "try:\n    main()\nexcept SystemExit as stop:\n    assert not stop.code\n"
-        "print(*{name.split('.')[0] for name in sys.modules}, file=sys.stderr)",
+        "print(*{name.split('.')[0] for name in sys.modules}, file=sys.stderr)"
     )
     assert "finetune" in done.stdout
     loaded = set(done.stderr.split()) - set(sys.stdlib_module_names)

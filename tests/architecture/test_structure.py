@@ -22,8 +22,8 @@ from bertkit.registry import BUILTIN
 FOLDER = "extensions."
 
 CEILINGS = {
-    "code lines of the core": 21_936,
-    "code lines": 36_196,
+    "code lines of the core": 21_900,
+    "code lines": 37_351,
     "imports from the core to extensions": 0,
     "imports between extensions": 0,
 }

@@ -295,10 +295,7 @@ def test_large_page_appears_within_a_second(tab: Any, tmp_path: Path, bert: Path
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_phone_shows_page_without_horizontal_scrolling(
-    tab: Any,
-    tmp_path: Path,
-    explanation: Explanation,
-    scheme: str,
+    tab: Any, tmp_path: Path, explanation: Explanation, scheme: str
 ) -> None:
     tab.set_viewport_size({"width": 360, "height": 740})
     tab.emulate_media(color_scheme=scheme)

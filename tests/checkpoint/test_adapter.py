@@ -40,7 +40,7 @@ peft = pytest.importorskip("peft", reason="pip install 'bertkit[dev]'")
 transformers = pytest.importorskip("transformers")
 pytestmark = [
     # The warning comes from peft.
-    pytest.mark.filterwarnings("ignore:.*gradient_checkpointing:FutureWarning"),
+    pytest.mark.filterwarnings("ignore:.*gradient_checkpointing:FutureWarning")
 ]
 
 CASES = {

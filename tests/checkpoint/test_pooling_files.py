@@ -147,10 +147,7 @@ def check_prompts(folder: Path, texts: list[str]) -> None:
         "query": (hf_model.encode_query(texts), embed(texts, prompt="query")),
         "document": (hf_model.encode_document(texts), embed(texts, prompt="document")),
         "default": (hf_model.encode(texts), embed(texts)),
-        "own": (
-            hf_model.encode(texts, prompt="My own: "),
-            embed(texts, prompt="My own: "),
-        ),
+        "own": (hf_model.encode(texts, prompt="My own: "), embed(texts, prompt="My own: ")),
         "none": (hf_model.encode(texts, prompt=""), embed(texts, prompt="")),
     }
     for expected, found in outputs.values():

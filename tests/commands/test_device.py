@@ -29,13 +29,7 @@ Patch = pytest.MonkeyPatch
 
 NO_DEVICE = {
     # These commands read text, files or weights, and run no model.
-    *(
-        "tokenizer train",
-        "tokenizer extend",
-        "clean",
-        "prepare",
-        "prepare pairs",
-    ),
+    *("tokenizer train", "tokenizer extend", "clean", "prepare", "prepare pairs"),
     *("edit average", "edit positions", "runs", "push", "info", "export"),
     # Experiments have the setting settings.device.
     "experiment",

@@ -116,10 +116,7 @@ def test_search_reports_only_missing_source_files(
     ("words", "message"),
     [
         (["search", "nowhere", "x"], "nowhere: not a store"),
-        (
-            ["index", "nowhere.txt", "--model", "TINY", "--store", "s"],
-            "nowhere.txt: file or dir",
-        ),
+        (["index", "nowhere.txt", "--model", "TINY", "--store", "s"], "nowhere.txt: file or dir"),
         (["search", "http://127.0.0.1:1/x", "x"], "Qdrant server is not reachable"),
     ],
 )

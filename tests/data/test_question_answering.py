@@ -38,11 +38,7 @@ def test_read_questions_parses_squad(tmp_path: Path) -> None:
     path = tmp_path / "dev.json"
     first, second, third = read(path, text)
     assert first == Question(
-        "Which building?",
-        "a mill by the lake",
-        (("mill", 2), ("a mill", 0)),
-        "q1",
-        f"{path}: q1",
+        "Which building?", "a mill by the lake", (("mill", 2), ("a mill", 0)), "q1", f"{path}: q1"
     )
     assert not second.answerable
     assert third.answerable
@@ -130,11 +126,7 @@ ROW = '{"question": "Who?", "context": "It is he.", "answers": %s}'
         ("a.jsonl", ROW % '{"text": [""], "answer_start": [0]}', r"a\.jsonl:1: an answer is empty"),
         ("a.jsonl", '\n{"question": "", "context": "a"}', r":2: answers are missing"),
         ("a.jsonl", ROW.replace("Who?", "") % json.dumps(NONE), r":1: the question is empty"),
-        (
-            "a.jsonl",
-            '{"question": "\\ud800", "context": "a"}',
-            r"a\.jsonl:1: lone surrogate",
-        ),
+        ("a.jsonl", '{"question": "\\ud800", "context": "a"}', r"a\.jsonl:1: lone surrogate"),
         ("a.jsonl", ROW % "[]", r"a\.jsonl:1: answers: expected `object \| null`, got `array`"),
         ("a.csv", "question,context\na,b\n", r"a\.csv: unknown file type; pass a \.json"),
     ],
@@ -148,10 +140,7 @@ def test_read_questions_reports_position_of_errors(
 
 @pytest.mark.parametrize(
     ("name", "questions", "without"),
-    [
-        ("squad1/dev-v1.1-24articles.json", 4961, 0),
-        ("squad1/train-v1.1-44articles.json", 11877, 0),
-    ],
+    [("squad1/dev-v1.1-24articles.json", 4961, 0), ("squad1/train-v1.1-44articles.json", 11877, 0)],
 )
 def test_read_questions_parses_public_data_sets(
     data_folder: Path, name: str, questions: int, without: int

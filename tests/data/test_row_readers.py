@@ -95,8 +95,7 @@ def test_csv_with_one_column_is_accepted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text",
-    ['{"text": "A", "label": "0"}', "text\tlabel\nA\t0", "text,label\nA,0"],
+    "text", ['{"text": "A", "label": "0"}', "text\tlabel\nA\t0", "text,label\nA,0"]
 )
 def test_stdin_format_is_detected_from_first_line(
     text: str, monkeypatch: pytest.MonkeyPatch

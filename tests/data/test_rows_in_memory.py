@@ -159,11 +159,7 @@ def test_similarity_and_tag_accept_rows() -> None:
         ({"text": ["a"], "label": ["x", "y"]}, None, "different lengths .*'text' 1, 'label' 2"),
         ({"text": [], "label": []}, None, "^train: no rows"),
         ([], None, "^train: no rows"),
-        (
-            {"text": ["a b"], "label": [object()]},
-            None,
-            "^train.0.: column 'label' contains object",
-        ),
+        ({"text": ["a b"], "label": [object()]}, None, "^train.0.: column 'label' contains object"),
         ({"text": ["a \ud800"], "label": ["x"]}, None, r"^train\[0\]: lone surrogate"),
         (
             {"text": ["a b"], "label": ["x"]},

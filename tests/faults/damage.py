@@ -132,11 +132,7 @@ def change_header(path: Path, chance: random.Random) -> None:
             # A checkpoint is hashed before it is read: 4 GB would take seconds.
             more = 1 << (40 if "checkpoints" in path.parts else chance.choice([32, 40]))
             name = chance.choice(["heads.huge.weight", "bert.more.weight"])
-            header[name] = {
-                "dtype": "F32",
-                "shape": [more // 4],
-                "data_offsets": [end, end + more],
-            }
+            header[name] = {"dtype": "F32", "shape": [more // 4], "data_offsets": [end, end + more]}
     text = _dump(header)
     size = len(text) if change != "length" else chance.choice([2**63, 10**9, 0, len(text) - 1])
     path.write_bytes(struct.pack("<Q", size) + text + rest)

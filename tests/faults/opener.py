@@ -104,11 +104,7 @@ def main() -> None:
                 shutil.copytree(folder, Path(directory, folder.name))  # a run changes its directory
                 use(folder.name, Path(directory, folder.name))
     # They start threads when they are used, and so are only imported before the fork.
-    for name in (
-        "onnxruntime",
-        "openvino",
-        "pyarrow.parquet",
-    ):
+    for name in ("onnxruntime", "openvino", "pyarrow.parquet"):
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
     for line in sys.stdin:

@@ -215,8 +215,7 @@ def other_corpus(world: Any, folder: Path, size: int) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("size", "sentence"),
-    [(280, "the tokenizer differs from"), (300, "the corpus differs from")],
+    ("size", "sentence"), [(280, "the tokenizer differs from"), (300, "the corpus differs from")]
 )
 def test_resume_rejects_different_corpus(
     size: int, sentence: str, run: Path, world: Any, run_rejected: Any, tmp_path: Path
@@ -377,10 +376,7 @@ FOLDERS: dict[str, tuple[Edit, str]] = {
     "config cut": (write("config.json", b'{"model_type": "be'), "config.json: invalid JSON"),
     "config too deep": (write("config.json", b"[" * 100_000), "config.json: invalid JSON"),
     "config binary": (write("config.json", b"\xff\x00"), "config.json: invalid JSON"),
-    "config a list": (
-        write("config.json", b"[]"),
-        "config.json: expected a JSON object, got list",
-    ),
+    "config a list": (write("config.json", b"[]"), "config.json: expected a JSON object, got list"),
     "no config": (lambda folder: (folder / "config.json").unlink(), "no model found"),
     "tokenizer cut": (write("tokenizer.json", b'{"version'), "tokenizer.json"),
     "index of nothing": (only_index(b"{}"), "not a valid index"),

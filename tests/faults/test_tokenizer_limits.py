@@ -167,8 +167,7 @@ def test_tokenizer_json_within_limits_is_loaded(specs: dict[str, str], tmp_path:
 
 @pytest.mark.parametrize("size", [MAX_TOKEN + 1, 200_000])
 @pytest.mark.parametrize(
-    "name",
-    ["vocab.txt", "vocab.json", "merges.txt", "added_tokens.json", "tokenizer_config.json"],
+    "name", ["vocab.txt", "vocab.json", "merges.txt", "added_tokens.json", "tokenizer_config.json"]
 )
 def test_older_files_with_long_tokens_are_rejected(name: str, size: int, tmp_path: Path) -> None:
     long = "x" * size

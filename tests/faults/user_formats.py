@@ -62,7 +62,7 @@ ROWS: dict[str, dict[str, str]] = {
         )
     },
     "choose": {
-        "train.jsonl": lines({"context": "a", "question": "q", "choices": ["a", "b"], "label": 1}),
+        "train.jsonl": lines({"context": "a", "question": "q", "choices": ["a", "b"], "label": 1})
     },
     "similarity": {"train.tsv": "text\tpair\tscore\na\tb\t0.5\nc\td\t0.1\n"},
     "chat": {"train.jsonl": lines({"messages": TALK})},
@@ -83,16 +83,13 @@ ROWS: dict[str, dict[str, str]] = {
         "beir.tsv": "query-id\tcorpus-id\tscore\n1\td 1\t2\n2\td2\t1\n",
         "trec.txt": "1 0 d1 2\n1 0 d2 0\n",
     },
-    "texts": {
-        "a.txt": "one two\n\nthree\n",
-        "a.jsonl": lines({"text": "one"}, {"text": "two"}),
-    },
+    "texts": {"a.txt": "one two\n\nthree\n", "a.jsonl": lines({"text": "one"}, {"text": "two"})},
     "toml": {
         "run.toml": (
             "[model]\nlayers = 1\nhidden = 16\nheads = 2\nintermediate = 32\nmax_positions = 32\n"
             "[sampling]\nlength = 16\nheld_out = 0.2\n[train]\nsteps = 3\nbatch_size = 4\n"
             'learning_rate = 1e-3\nwarmup_steps = 1\nprecision = "fp32"\n'
-        ),
+        )
     },
 }
 """Files by task of `bertkit finetune`; judgments, texts, and toml belong to other commands."""

@@ -106,9 +106,7 @@ def cases(draw: st.DrawFn) -> tuple[CRF, Tensor, Tensor, list[int]]:
 
 @given(cases())
 @settings(max_examples=60)
-def test_nll_and_gradients_match_enumeration(
-    case: tuple[CRF, Tensor, Tensor, list[int]],
-) -> None:
+def test_nll_and_gradients_match_enumeration(case: tuple[CRF, Tensor, Tensor, list[int]]) -> None:
     crf, emissions, tags, lengths = case
     inputs = (emissions.requires_grad_(), *crf.parameters())
     actual, expected = crf(emissions, tags, lengths), brute_nll(crf, emissions, tags, lengths)

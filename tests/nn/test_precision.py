@@ -39,9 +39,7 @@ def test_resolve_rejects_emulated_bf16(monkeypatch: pytest.MonkeyPatch) -> None:
         resolve("bf16", "cpu")
 
 
-def test_has_bf16_respects_onednn_instruction_limit(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_has_bf16_respects_onednn_instruction_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(precision, "cpuinfo", lambda: "flags : avx2 avx512f avx512_bf16 amx_bf16")
     monkeypatch.delenv("ONEDNN_MAX_CPU_ISA", raising=False)
     assert has_bf16("cpu")

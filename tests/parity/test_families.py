@@ -511,11 +511,7 @@ def published_gte(
     ids=lambda part: "+".join(part) if isinstance(part, tuple) else part,
 )
 def test_published_gte_directory_matches(
-    heads: tuple[str, ...],
-    prefix: str,
-    types: int,
-    tokenizer: bertkit.Tokenizer,
-    tmp_path: Path,
+    heads: tuple[str, ...], prefix: str, types: int, tokenizer: bertkit.Tokenizer, tmp_path: Path
 ) -> None:
     """The angles follow the fixed NTK formula of the published code."""
     base, factor, width = 500.0, 4.0, 8

@@ -44,11 +44,7 @@ def test_rerank_with_two_labels_returns_log_odds(folders: Path, tmp_path: Path) 
     ("labels", "options", "message"),
     [
         (("ham", "spam"), ClassifyOptions(pairs=False), "classifies single texts"),
-        (
-            ("stars",),
-            ClassifyOptions(pairs=False, regression=True),
-            "classifies single texts",
-        ),
+        (("stars",), ClassifyOptions(pairs=False, regression=True), "classifies single texts"),
         (("a", "b"), ClassifyOptions(pairs=True, multi_label=True), "has 2 labels"),
         (("a", "b", "c"), ClassifyOptions(pairs=True), "has 3 labels"),
         (("no", "yes"), None, "does not specify pairs"),

@@ -254,9 +254,7 @@ def test_unanswered_questions_are_reported(capsys: pytest.CaptureFixture[str]) -
     assert unlearned(Answer(), {"f1": 0.7}, rows, [no_answer, found]) is None
 
 
-def test_model_that_separates_labels_gets_no_warning(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_model_that_separates_labels_gets_no_warning(capsys: pytest.CaptureFixture[str]) -> None:
     check_answers(label_report([("doing", "doing"), ("thing", "thing")], LABELS), "dev")
     check_answers(None, "dev")
     show_labels(None, "dev")

@@ -169,10 +169,7 @@ def test_distill_rejects_incompatible_settings_before_writing(
         ({"student": other}, "the vocabulary of .* differs from the teacher's"),
         ({}, "set either student or layers"),
         ({"layers": 1, "student": other}, "set either student or layers"),
-        (
-            {"layers": 1, "train": strange, "dev": strange},
-            "the teacher's labels doing, thing",
-        ),
+        ({"layers": 1, "train": strange, "dev": strange}, "the teacher's labels doing, thing"),
     ]
     for more, message in faults:
         with pytest.raises(BertkitError, match=message):

@@ -164,10 +164,7 @@ def test_variants_can_be_run_one_after_another(base: Path, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (
-            {"grid": {"lerning_rate": [1e-4]}},
-            "lerning_rate=0.0001: .*'learning_rate'",
-        ),
+        ({"grid": {"lerning_rate": [1e-4]}}, "lerning_rate=0.0001: .*'learning_rate'"),
         ({"grid": {"learning_rate": [1e-4, "fast"]}}, "learning_rate: expected `float`, got `str`"),
         ({"grid": {"epochs": [0, 1]}}, "epochs: expected `int` >= 1"),
         ({"grid": {"epochs": []}}, "grid.*length >= 1"),

@@ -123,7 +123,6 @@ def test_pretraining_is_checked_before_the_first_run(tmp_path: Path) -> None:
     variants = {"a": {}, "b": {"train": {"learning_rat": 1.0}}}
     with pytest.raises(ConfigError, match=r"b: train\.learning_rat: .*'learning_rate'"):
         bertkit.experiment(
-            {"recipe": "pretrain", "settings": settings, "variants": variants},
-            out=tmp_path / "out",
+            {"recipe": "pretrain", "settings": settings, "variants": variants}, out=tmp_path / "out"
         )
     assert not (tmp_path / "out").exists()

@@ -377,10 +377,7 @@ def test_embeddings_of_unused_tokens_are_unchanged(
 
 
 def test_best_epoch_is_kept_and_reported(
-    base: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The saved model is the second epoch if later scores are lower."""
     given = iter([0.5, 0.75, 0.6, 0.7])

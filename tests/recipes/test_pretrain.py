@@ -268,10 +268,7 @@ def test_resumed_causal_run_reaches_the_same_weights(
             "not supported with objective = .next.",
         ),
         ([("sampling.length", "64")], "must be at most model.max_positions"),
-        (
-            [("teacher.model", "x")],
-            "teacher is not supported with objective = .next.",
-        ),
+        ([("teacher.model", "x")], "teacher is not supported with objective = .next."),
     ],
 )
 def test_causal_pretraining_rejects_incompatible_settings(
@@ -641,10 +638,7 @@ GROWING = [("train.first_batch_size", "4"), ("train.batch_warmup_steps", "6")]
     ids=["electra", "muon", "growing batches", "muon in bf16"],
 )
 def test_resumed_run_matches_an_uninterrupted_run(
-    settings: dict[str, Any],
-    corpus: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    settings: dict[str, Any], corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = override(settings, [("train.steps", "8"), ("train.save_every", "4")])
     pretrain(settings, corpus=corpus, out=tmp_path / "one")
@@ -668,11 +662,7 @@ def test_resumed_run_matches_an_uninterrupted_run(
 
 @pytest.mark.parametrize("method", ["by processes", "from elsewhere", "in two parts"])
 def test_multi_volume_corpus_is_independent_of_reading_method(
-    method: str,
-    corpus: Path,
-    english: list[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    method: str, corpus: Path, english: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "text.txt").write_text("\n\n".join(english[:60]), encoding="utf-8")
     large = prepare(

@@ -26,21 +26,8 @@ from bertkit.errors import ConfigError, DataError
 from bertkit.models.model import Model
 from bertkit.objectives.loss import totals
 from bertkit.tasks import find
-from bertkit.tasks.answer import (
-    Answer,
-    AnswerOptions,
-    AnswerSpan,
-    QuestionAnswer,
-    best_spans,
-)
-from bertkit.tasks.task import (
-    Feature,
-    Outputs,
-    Reading,
-    by_example,
-    group,
-    make_batch,
-)
+from bertkit.tasks.answer import Answer, AnswerOptions, AnswerSpan, QuestionAnswer, best_spans
+from bertkit.tasks.task import Feature, Outputs, Reading, by_example, group, make_batch
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.vocabulary_training import train
 

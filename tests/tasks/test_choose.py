@@ -124,10 +124,7 @@ CHOICES = st.lists(LETTERS, min_size=2, max_size=6)
 
 
 @settings(max_examples=12, deadline=None)
-@given(
-    questions=st.lists(st.tuples(LETTERS, CHOICES), min_size=1, max_size=4),
-    data=st.data(),
-)
+@given(questions=st.lists(st.tuples(LETTERS, CHOICES), min_size=1, max_size=4), data=st.data())
 def test_scores_do_not_depend_on_choice_order(
     questions: list[tuple[str, list[str]]], data: st.DataObject, model: Model, tokenizer: Tokenizer
 ) -> None:

@@ -404,11 +404,7 @@ def test_calibration_report_is_empty_without_temperature() -> None:
         (("a", "b", "c"), {"tune_threshold": True}, "tune_threshold: requires two labels"),
         (('["a"]', "[]"), {"tune_threshold": True}, "tune_threshold: requires two labels"),
         (("no", "yes"), {"thresholds": (0.5, 0.5)}, "thresholds: requires several labels"),
-        (
-            ("1.5", "2"),
-            {"class_weights": "balanced"},
-            "requires one label per text or several",
-        ),
+        (("1.5", "2"), {"class_weights": "balanced"}, "requires one label per text or several"),
     ],
 )
 def test_options_of_other_label_types_are_rejected(

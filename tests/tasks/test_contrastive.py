@@ -175,10 +175,7 @@ def test_load_rejects_head_with_wrong_label_count(tuned: Path, tmp_path: Path) -
     ("rows", "message"),
     [
         ("text,label\na,x\nb,x\n", "only one label, 'x'; add examples"),
-        (
-            "text,label\na,x\nb,x\nc,y\n",
-            "label 'y' has one row, but contrastive",
-        ),
+        ("text,label\na,x\nb,x\nc,y\n", "label 'y' has one row, but contrastive"),
         ('text,label\na,"[""x""]"\nb,"[""y""]"\n', "contrastive: .* but train has several"),
         ("text,label\na,1.5\nb,2\n", "contrastive: .* but train has numbers"),
         ("text,text_b,label\na,b,x\nc,d,y\n", "contrastive: .* but train has pairs of texts"),

@@ -185,11 +185,7 @@ def brute_force(sentences: Sequence[str], references: Sequence[str], most: int) 
 TEXTS = st.lists(st.sampled_from([*"abcde", "!"]), max_size=7).map(" ".join)
 
 
-@given(
-    st.lists(TEXTS, max_size=6),
-    st.lists(TEXTS, min_size=1, max_size=3),
-    st.integers(1, 4),
-)
+@given(st.lists(TEXTS, max_size=6), st.lists(TEXTS, min_size=1, max_size=3), st.integers(1, 4))
 def test_oracle_matches_greedy_choice_by_rouge(
     sentences: list[str], references: list[str], most: int
 ) -> None:
@@ -466,14 +462,8 @@ def test_columns_are_inferred_or_set_by_name(tmp_path: Path) -> None:
         ([{"text": "A.", "summary": []}], ":1: no summary"),
         ([{"text": "A.", "summary": ["a", ""]}], ":1: no summary"),
         ([{"text": "A.", "summary": "a"}, {"text": "A."}], ":2: no field 'summary'"),
-        (
-            [{"text": "A.", "words": "a"}],
-            "a known name for the summary; set label_column=",
-        ),
-        (
-            [{"words": "A.", "summary": "a"}],
-            "a known name for the document; set text_column=",
-        ),
+        ([{"text": "A.", "words": "a"}], "a known name for the summary; set label_column="),
+        ([{"words": "A.", "summary": "a"}], "a known name for the document; set text_column="),
     ],
 )
 def test_reader_rejects_invalid_rows(rows: list[object], message: str, tmp_path: Path) -> None:

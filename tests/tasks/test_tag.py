@@ -291,10 +291,7 @@ def test_check_rejects_unknown_tags_with_line_number(tmp_path: Path) -> None:
 # ---- Windows
 
 
-@given(
-    st.lists(st.integers(0, 9) | st.integers(0, 3), max_size=60),
-    st.integers(4, 40),
-)
+@given(st.lists(st.integers(0, 9) | st.integers(0, 3), max_size=60), st.integers(4, 40))
 @settings(max_examples=150)
 def test_each_word_is_in_window_with_most_context(sizes: list[int], length: int) -> None:
     encoding = shared().encode(["a" * n or "\x00" for n in sizes], max_length=NO_LIMIT)

@@ -42,10 +42,7 @@ def entities(labels: tuple[str, ...], tags: str) -> list[tuple[int, int, str]]:
     ],
 )
 def test_labels_of_published_taggers_yield_entities(
-    labels: str,
-    tags: str,
-    expected: list[tuple[int, int, str]],
-    capsys: pytest.CaptureFixture[str],
+    labels: str, tags: str, expected: list[tuple[int, int, str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert entities(tuple(labels.split()), tags) == expected
     assert "warning" not in capsys.readouterr().err

@@ -182,9 +182,7 @@ def test_count_words_matches_single_pass(
     )
 
 
-def test_count_words_prunes_only_rare_words(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_count_words_prunes_only_rare_words(monkeypatch: pytest.MonkeyPatch) -> None:
     def texts() -> Iterator[str]:
         for i in range(20_000):
             yield f"gold gold silver x{i} y{i * 7919}"

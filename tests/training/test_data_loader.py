@@ -102,9 +102,7 @@ def test_next_step_is_prepared_in_background() -> None:
         assert made.wait(10)
 
 
-def test_process_count_depends_on_device_and_local_ranks(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_process_count_depends_on_device_and_local_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bertkit.training.data_loader.cores", lambda: 12)
     assert processes_for("cpu") == 0
     assert processes_for("cuda") == 4

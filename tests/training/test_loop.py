@@ -187,9 +187,7 @@ def test_training_calls_the_forward_of_the_model() -> None:
     assert calls == sum(map(len, groups(64)))
 
 
-def test_gradients_of_partly_trained_embedding_are_sparse(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_gradients_of_partly_trained_embedding_are_sparse(monkeypatch: pytest.MonkeyPatch) -> None:
     batches = [
         [replace(b, targets={"nsp": b.targets["nsp"]}, token_indices=None) for b in group]
         for group in groups(64)

@@ -26,14 +26,7 @@ from bertkit.models.model import Model, build
 from bertkit.objectives.replaced_tokens import Generator, with_generator
 from bertkit.training import optimizer as optim
 from bertkit.training.distributed import Ranks
-from bertkit.training.optimizer import (
-    CRF_RATE,
-    OPTIMIZERS,
-    Sharded,
-    adamw,
-    muon,
-    orthogonalize,
-)
+from bertkit.training.optimizer import CRF_RATE, OPTIMIZERS, Sharded, adamw, muon, orthogonalize
 
 
 def test_matrices_decay_and_biases_and_norms_do_not() -> None:

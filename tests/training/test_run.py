@@ -221,9 +221,7 @@ def test_forked_process_does_not_keep_the_lock(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")
-def test_open_copies_of_descriptors_do_not_keep_lock(
-    tmp_path: Path,
-) -> None:
+def test_open_copies_of_descriptors_do_not_keep_lock(tmp_path: Path) -> None:
     run = started_run(tmp_path)
     handles = [int(link.name) for link in Path("/proc/self/fd").iterdir()]
     copies = [os.dup(handle) for handle in handles if opens(handle, tmp_path)]

@@ -284,9 +284,7 @@ def causal(writer: tuple[Any, Loaded]) -> tuple[Any, Loaded, Explanation]:
     return hf_model, loaded, explain(loaded, "The class statement, and the class.")
 
 
-def test_causal_attention_matches_transformers(
-    causal: tuple[Any, Loaded, Explanation],
-) -> None:
+def test_causal_attention_matches_transformers(causal: tuple[Any, Loaded, Explanation]) -> None:
     """Causal attention has no weight on later tokens."""
     hf_model, loaded, shown = causal
     assert shown.causal
@@ -307,9 +305,7 @@ def test_causal_attention_matches_transformers(
     np.testing.assert_allclose(exact, expected, atol=1e-5)
 
 
-def test_causal_steps_reproduce_attention(
-    causal: tuple[Any, Loaded, Explanation],
-) -> None:
+def test_causal_steps_reproduce_attention(causal: tuple[Any, Loaded, Explanation]) -> None:
     """Heads with common keys have separate copies of them."""
     _, loaded, shown = causal
     assert shown.steps is not None
@@ -322,9 +318,7 @@ def test_causal_steps_reproduce_attention(
         np.testing.assert_allclose(softmax(scores + hidden), decoded(weights), atol=HALF)
 
 
-def test_next_word_candidates_match_transformers(
-    causal: tuple[Any, Loaded, Explanation],
-) -> None:
+def test_next_word_candidates_match_transformers(causal: tuple[Any, Loaded, Explanation]) -> None:
     hf_model, loaded, shown = causal
     ids = torch.tensor([[token.id for token in shown.tokens]])
     with torch.inference_mode():

@@ -82,14 +82,7 @@ UNSUPPORTED_MODELS: Mapping[str, str] = {
         ),
         "layout embeddings": ("layoutlm", "lilt", "markuplm"),
         "a decoder": ("bert-generation", "mbart"),
-        "a different decoder": (
-            "gemma",
-            "gemma2",
-            "gemma3_text",
-            "mistral",
-            "qwen2",
-            "qwen3",
-        ),
+        "a different decoder": ("gemma", "gemma2", "gemma3_text", "mistral", "qwen2", "qwen3"),
     }.items()
     for name in names
 }

@@ -9,14 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from bertkit.families.family import (
-    BERT_SETTINGS,
-    CRF,
-    Family,
-    Special,
-    embeddings,
-    module,
-)
+from bertkit.families.family import BERT_SETTINGS, CRF, Family, Special, embeddings, module
 from bertkit.families.rotary import rotary_base
 from bertkit.models.config import RotaryPositions, TransformerConfig
 from bertkit.published_keys import KeyTable

@@ -73,10 +73,7 @@ class Model(nn.Module):
     """
 
     def __init__(
-        self,
-        encoder: Encoder,
-        heads: Mapping[str, nn.Module],
-        decoder: Encoder | None = None,
+        self, encoder: Encoder, heads: Mapping[str, nn.Module], decoder: Encoder | None = None
     ) -> None:
         super().__init__()
         if decoder is not None:
@@ -275,10 +272,7 @@ def _heads(
 
 
 def head(
-    name: str,
-    encoder: Encoder,
-    labels: Sequence[str] = (),
-    pooling: Pooling | None = None,
+    name: str, encoder: Encoder, labels: Sequence[str] = (), pooling: Pooling | None = None
 ) -> nn.Module:
     """Build a newly initialized head.
 

@@ -155,9 +155,7 @@ def add_up(total: Tensor | None, more: Tensor) -> Tensor:
         return total.add_(more)
     # torch would first cast all of `more`, which is slow if it exceeds the cache.
     parts = zip(
-        total.view(-1).split(CHUNK_VALUES),
-        more.reshape(-1).split(CHUNK_VALUES),
-        strict=True,
+        total.view(-1).split(CHUNK_VALUES), more.reshape(-1).split(CHUNK_VALUES), strict=True
     )
     for sums, part in parts:
         sums.add_(part)

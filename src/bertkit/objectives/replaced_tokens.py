@@ -103,10 +103,7 @@ def replaced_tokens(weight: float) -> Objective:
         filled = replace(batch, ids=ids)
         logits = model.heads["rtd"](model.encoder(filled), filled).float()
         rtd_loss = F.binary_cross_entropy_with_logits(logits, is_replaced.float(), reduction="sum")
-        parts = {
-            "mlm": mlm_loss / max(totals["mlm"], 1),
-            "rtd": weight * rtd_loss / totals["rtd"],
-        }
+        parts = {"mlm": mlm_loss / max(totals["mlm"], 1), "rtd": weight * rtd_loss / totals["rtd"]}
         return Loss(
             parts["mlm"] + parts["rtd"],
             {name: part.detach() for name, part in parts.items()},

@@ -264,12 +264,7 @@ class ModelPipeline:
             )
         return self.engine.model.heads[head]
 
-    def _encode(
-        self,
-        texts: Sequence[str],
-        pairs: Sequence[str] | None,
-        long: Long,
-    ) -> list[Work]:
+    def _encode(self, texts: Sequence[str], pairs: Sequence[str] | None, long: Long) -> list[Work]:
         encodings = encode(self.tokenizer, texts, pairs, length=self.loaded.length, long=long)
         return works_of(*encodings, len(texts))
 

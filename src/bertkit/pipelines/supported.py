@@ -14,15 +14,7 @@ from bertkit.console import say
 from bertkit.engine.engine import Engine
 from bertkit.errors import CheckpointError
 from bertkit.models.transformer import Transformer
-from bertkit.pipelines import (
-    PIPELINES,
-    Embed,
-    Pipeline,
-    Rerank,
-    Work,
-    answering,
-    open_engine,
-)
+from bertkit.pipelines import PIPELINES, Embed, Pipeline, Rerank, Work, answering, open_engine
 from bertkit.pipelines.base import ModelPipeline
 from bertkit.pipelines.frozen_words import FrozenEncoder, FrozenWords
 from bertkit.tasks import TASKS, find, outside_error, task_name_of

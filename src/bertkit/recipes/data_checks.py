@@ -38,10 +38,7 @@ def check_rows(
     """
     if getattr(options, "regression", False) is None:
         _log_numeric_labels(task)
-    for message in (
-        *_shared_rows(task, data),
-        *_similar_labels(task.labels),
-    ):
+    for message in (*_shared_rows(task, data), *_similar_labels(task.labels)):
         say(f"warning: {message}")
 
 

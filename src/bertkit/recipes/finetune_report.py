@@ -15,11 +15,7 @@ from bertkit.recipes.model_card import write_card
 from bertkit.storage import write_json
 from bertkit.tasks import Task
 from bertkit.tasks.examples import Examples
-from bertkit.training.epochs import (
-    Epochs,
-    check_published,
-    read_scores,
-)
+from bertkit.training.epochs import Epochs, check_published, read_scores
 from bertkit.training.run import Run
 
 

@@ -14,11 +14,7 @@ from bertkit.view.runs import contains_runs
 
 
 def info(
-    path: str | None = None,
-    /,
-    *,
-    samples: SampleSettings | None = None,
-    json: bool = False,
+    path: str | None = None, /, *, samples: SampleSettings | None = None, json: bool = False
 ) -> list[Variant] | None:
     """Describe a model, a corpus, a run, or the run files of bertkit.
 

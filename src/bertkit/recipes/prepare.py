@@ -297,13 +297,7 @@ def _tokenize(
         raise StorageError(f"{error}; finished shards are kept") from None
 
 
-def _finish(
-    out: Path,
-    work: Path,
-    tokenizer: Tokenizer,
-    inputs: list[Input],
-    units: int,
-) -> Corpus:
+def _finish(out: Path, work: Path, tokenizer: Tokenizer, inputs: list[Input], units: int) -> Corpus:
     """Rename the shards in the order of the units, then write the manifest."""
     parts = [_read(work / f"{i:06d}.json", Made) for i in range(units)]
     shards = [(i, j, shard) for i, unit in enumerate(parts) for j, shard in enumerate(unit.shards)]

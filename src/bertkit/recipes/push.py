@@ -12,12 +12,7 @@ from bertkit.recipes.model_card import FILE
 
 
 def push(
-    folder: Path,
-    name: str,
-    /,
-    *,
-    private: bool = False,
-    message: str = "Model by bertkit",
+    folder: Path, name: str, /, *, private: bool = False, message: str = "Model by bertkit"
 ) -> str:
     """Upload a model directory to the Hugging Face hub.
 

@@ -18,14 +18,7 @@ from bertkit import metrics
 from bertkit.batch import Batch
 from bertkit.config import Count, Positive, Settings
 from bertkit.console import say
-from bertkit.data.columns import (
-    LABELS,
-    PAIRS,
-    TEXTS,
-    check_columns,
-    first_column,
-    missing_columns,
-)
+from bertkit.data.columns import LABELS, PAIRS, TEXTS, check_columns, first_column, missing_columns
 from bertkit.data.row_errors import read_each
 from bertkit.data.row_readers import Source
 from bertkit.errors import ConfigError, DataError

@@ -304,11 +304,7 @@ def _build_untrained(
 
 
 def _train_wordpiece(
-    core: tokenizers.Tokenizer,
-    counts: Counter[str],
-    size: int,
-    min_frequency: int,
-    coverage: float,
+    core: tokenizers.Tokenizer, counts: Counter[str], size: int, min_frequency: int, coverage: float
 ) -> None:
     counts = _apply_coverage(counts, coverage)
     specials = list(SPECIALS["wordpiece"])

@@ -29,10 +29,7 @@ def word_splitter() -> pre_tokenizers.PreTokenizer:
     White space separates words. Each punctuation mark and each Chinese character is a word.
     """
     return pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(CHINESE), "isolated"),
-            pre_tokenizers.BertPreTokenizer(),
-        ]
+        [pre_tokenizers.Split(Regex(CHINESE), "isolated"), pre_tokenizers.BertPreTokenizer()]
     )
 
 

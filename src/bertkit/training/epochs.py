@@ -25,15 +25,7 @@ from bertkit.storage import fits, read_json, sha256, write_json
 from bertkit.tasks.capabilities import Calibrated, compute_label_report
 from bertkit.tasks.confusion import LabelReport, by_label
 from bertkit.tasks.contrastive import Contrastive
-from bertkit.tasks.task import (
-    Feature,
-    Reading,
-    Task,
-    by_example,
-    group,
-    policy_of_files,
-    run_head,
-)
+from bertkit.tasks.task import Feature, Reading, Task, by_example, group, policy_of_files, run_head
 from bertkit.tasks.trained_columns import with_columns
 from bertkit.training.dev_loss import dev_loss
 from bertkit.training.run import Run

@@ -221,12 +221,7 @@ def _totals_over_ranks(ranks: Ranks, counts: Totals) -> Totals:
 
 
 def _all_reduce(
-    ranks: Ranks,
-    masters: Masters,
-    sums: _Sums,
-    tokens: int,
-    stop: bool,
-    seconds: float,
+    ranks: Ranks, masters: Masters, sums: _Sums, tokens: int, stop: bool, seconds: float
 ) -> tuple[int, bool, int]:
     """Sum the gradients and results of a step over all processes, in place.
 

@@ -14,11 +14,7 @@ from tests.view.conftest import html_of
 import bertkit
 from bertkit.batch import Batch
 from bertkit.errors import DataError
-from bertkit.extensions.classic.growing_sentence import (
-    Growing,
-    GrowingPipeline,
-    growing_figure,
-)
+from bertkit.extensions.classic.growing_sentence import Growing, GrowingPipeline, growing_figure
 from bertkit.extensions.classic.seq2seq import RecurrentEncoder
 from bertkit.extensions.generation.pipeline import Generate
 from bertkit.pipelines import Embed

@@ -52,18 +52,8 @@ def test_demo_fine_tunes_models_from_text(
 @pytest.mark.parametrize(
     ("untrained", "pretrained", "loss", "message"),
     [
-        (
-            (0.3, 0.4),
-            (0.5, 0.6),
-            4.0,
-            r"^accuracy 0.550 with .* 0.350 without: the worst seed",
-        ),
-        (
-            (0.3, 0.4),
-            (0.2, 0.3),
-            6.1,
-            r"0.250 with .* no benefit .* 6.10, .* 6.50 from token",
-        ),
+        ((0.3, 0.4), (0.5, 0.6), 4.0, r"^accuracy 0.550 with .* 0.350 without: the worst seed"),
+        ((0.3, 0.4), (0.2, 0.3), 6.1, r"0.250 with .* no benefit .* 6.10, .* 6.50 from token"),
         ((0.3, 0.4), (0.4, 0.6), 6.1, "no benefit.* use more than 82 --steps"),
         ((0.9, 0.9), (0.9, 0.9), 4.0, "no benefit.* too easy or too hard .* other --text"),
     ],

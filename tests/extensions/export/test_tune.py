@@ -70,10 +70,7 @@ def test_auto_precision_uses_fastest_settings(
 
 
 def test_tuned_worker_threads_respect_core_limit(
-    model: Path,
-    texts: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    model: Path, texts: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(
         tuning, "_seconds", lambda made: {c: 1.0 / c if type(c) is int else 1.0 for c in made}

@@ -172,9 +172,7 @@ def test_samples_depend_only_on_seed_epoch_and_index(
     assert differ > len(indices)  # control: other epochs and seeds give other samples
 
 
-def test_epoch_covers_the_corpus_once(
-    corpora: dict[str, tuple[Corpus, Tokenizer]],
-) -> None:
+def test_epoch_covers_the_corpus_once(corpora: dict[str, tuple[Corpus, Tokenizer]]) -> None:
     corpus, tokenizer = corpora["t5"]
     samples = Corrupted(corpus, tokenizer, "prefix", Corruption(), start=0, length=50)
     tokens = 0

@@ -16,12 +16,7 @@ from bertkit.errors import ConfigError
 from bertkit.extensions.classic.families.lstm import LSTM_LM
 from bertkit.extensions.generation.decoding import Decoding, GeneratedTokens, Rules
 from bertkit.extensions.generation.families.gpt2 import GPT2
-from bertkit.extensions.generation.generate import (
-    GeneratedRow,
-    GenerationBatch,
-    generate,
-    guess,
-)
+from bertkit.extensions.generation.generate import GeneratedRow, GenerationBatch, generate, guess
 from bertkit.extensions.generation.stepper import Request, Stepper, stepper_of
 from bertkit.models.model import Model
 

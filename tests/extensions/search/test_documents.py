@@ -108,10 +108,7 @@ def test_documents_continues_after_invalid_files_and_rows(tmp_path: Path) -> Non
     [
         ({"id": "a", "text": " \n"}, r"docs.jsonl:2: the document contains no text"),
         ({"id": "a"}, r"docs.jsonl:2: field 'text' not found; known: 'id'"),
-        (
-            {"id": "a", "texts": "b"},
-            r"docs.jsonl:2: .* not found; did you mean 'texts'\?",
-        ),
+        ({"id": "a", "texts": "b"}, r"docs.jsonl:2: .* not found; did you mean 'texts'\?"),
         ({"id": " ", "text": "b"}, r"docs.jsonl:2: the id is empty"),
         ({"id": "a", "text": "b\ud800"}, r"docs.jsonl:2: lone surrogate"),
         (

@@ -62,16 +62,8 @@ def test_read_queries_splits_lines_only_at_newlines(tmp_path: Path) -> None:
         ("a.tsv", "1\tA\n1\tB", r"a.tsv:2: the query id '1' already exists"),
         ("a.tsv", "1\t ", r"a.tsv:1: the query is empty"),
         ("a.jsonl", '{"id": 1}', r"a.jsonl:1: field 'text' not found"),
-        (
-            "a.jsonl",
-            '{"id": 1, "text": null}',
-            r"a.jsonl:1: field 'text' .* got NoneType",
-        ),
-        (
-            "a.jsonl",
-            '{"id": null, "text": "A"}',
-            r"a.jsonl:1: field 'id' .* got NoneType",
-        ),
+        ("a.jsonl", '{"id": 1, "text": null}', r"a.jsonl:1: field 'text' .* got NoneType"),
+        ("a.jsonl", '{"id": null, "text": "A"}', r"a.jsonl:1: field 'id' .* got NoneType"),
         ("a.tsv", "1\tA\n1 \tB", r"a.tsv:2: the query id '1' already exists"),
         ("a.csv", "1,A", r"a.csv: unsupported file type"),
     ],

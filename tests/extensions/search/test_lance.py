@@ -102,9 +102,7 @@ def test_open_removes_partial_file_of_killed_run(tmp_path: Path) -> None:
     assert not list(store_path.glob("*.partial-*"))
 
 
-def test_unfinished_store_is_recreated_with_other_settings(
-    tmp_path: Path,
-) -> None:
+def test_unfinished_store_is_recreated_with_other_settings(tmp_path: Path) -> None:
     from bertkit.extensions.search.lance import LanceStore
 
     store_path = str(tmp_path / "store")

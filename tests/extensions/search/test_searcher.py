@@ -245,11 +245,7 @@ def test_prompts_match_sentence_transformers(
 
 
 def test_search_uses_prompts_of_store(
-    asymmetric: Path,
-    minilm: Path,
-    table: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    asymmetric: Path, minilm: Path, table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The prompts of the model at search time are ignored, even if the store has no prompts."""
     first, second = str(tmp_path / "first"), str(tmp_path / "second")

@@ -216,9 +216,7 @@ def test_model_with_third_party_task_is_rejected(folders: Path, tmp_path: Path) 
         ServedModel(str(tmp_path / "m"), "fp32")
 
 
-def test_reload_frees_old_model_and_freezes_new_model(
-    folders: Path,
-) -> None:
+def test_reload_frees_old_model_and_freezes_new_model(folders: Path) -> None:
     registry = ModelRegistry([str(folders / "pretrained")], None)
     served = registry.models["pretrained"]
     old = weakref.ref(engine_of(served).model)

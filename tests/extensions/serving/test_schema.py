@@ -18,8 +18,7 @@ from bertkit.tasks.task import NoOptions
 from bertkit.web import Ask, RequestError
 
 ANSWER_ASK = request_type(
-    "answer",
-    SimpleNamespace(item=item_type(Answer), example=("Who?", "A cat."), options=NoOptions),
+    "answer", SimpleNamespace(item=item_type(Answer), example=("Who?", "A cat."), options=NoOptions)
 )
 MANY = {f"x{number}": 1 for number in range(1_000)}
 

@@ -27,14 +27,7 @@ from bertkit.objectives.loss import Loss, Totals
 from bertkit.pipelines import answering
 from bertkit.recipes.finetune import Finetune, finetune
 from bertkit.tasks.labeled_text import LabeledTextReader, LabelExample
-from bertkit.tasks.task import (
-    ErrorRecord,
-    ExampleOutput,
-    Feature,
-    Serving,
-    Task,
-    full_name,
-)
+from bertkit.tasks.task import ErrorRecord, ExampleOutput, Feature, Serving, Task, full_name
 from bertkit.text.long_texts import Long, encode
 from bertkit.text.tokenizer import Tokenizer
 

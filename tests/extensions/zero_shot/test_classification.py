@@ -153,9 +153,7 @@ def test_embeddings_classify_news(minilm: Path, data_folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "labels",
-    [["sports,politics"], ["sports", "politics"]],
-    ids=["commas", "repeated"],
+    "labels", [["sports,politics"], ["sports", "politics"]], ids=["commas", "repeated"]
 )
 def test_predict_accepts_labels(
     labels: list[str], folder: Path, capsys: pytest.CaptureFixture[str]

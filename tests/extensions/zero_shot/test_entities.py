@@ -96,9 +96,7 @@ def test_windows_do_not_change_short_texts(folders: Path) -> None:
 
 
 @given(
-    st.lists(st.integers(1, 9), max_size=60).map(np.array),
-    st.integers(1, 20),
-    st.integers(1, 20),
+    st.lists(st.integers(1, 9), max_size=60).map(np.array), st.integers(1, 20), st.integers(1, 20)
 )
 def test_window_ranges_contain_all_words(
     tokens: np.ndarray[Any, Any], most: int, room: int

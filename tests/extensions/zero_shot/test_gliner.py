@@ -8,13 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.extensions.zero_shot.gliner_models import (
-    CASES,
-    GOLDEN,
-    TEXTS,
-    VARIANTS,
-    write_gliner,
-)
+from tests.extensions.zero_shot.gliner_models import CASES, GOLDEN, TEXTS, VARIANTS, write_gliner
 
 import bertkit
 

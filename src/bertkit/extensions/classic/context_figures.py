@@ -36,9 +36,7 @@ def contexts_figures(compared: Contexts) -> list[Figure]:
             [cosine_table(compared.cosines)],
         ),
         Figure(
-            "Maps",
-            "The two main components of each layer’s states (PCA).",
-            [Beside("maps", maps)],
+            "Maps", "The two main components of each layer’s states (PCA).", [Beside("maps", maps)]
         ),
     ]
 

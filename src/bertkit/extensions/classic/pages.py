@@ -20,11 +20,7 @@ from bertkit.extensions.classic.distance import DistancePipeline, distance_figur
 from bertkit.extensions.classic.fill_gap import FillGap, GapAnswer
 from bertkit.extensions.classic.gap import Gap
 from bertkit.extensions.classic.gap_view import EXAMPLE, Sides, gap_figure
-from bertkit.extensions.classic.growing_sentence import (
-    GrowingPipeline,
-    growing_figure,
-    last_states,
-)
+from bertkit.extensions.classic.growing_sentence import GrowingPipeline, growing_figure, last_states
 from bertkit.extensions.classic.seq2seq import RecurrentEncoder
 from bertkit.pipelines import PIPELINES, Candidate, FillMask
 from bertkit.pipelines.supported import SupportedPipelines

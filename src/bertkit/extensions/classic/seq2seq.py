@@ -144,9 +144,7 @@ class RecurrentState:
 
 
 def _read_steps(
-    state: RecurrentState,
-    ids: Tensor,
-    read: Callable[[Batch, Cells], tuple[Tensor, Cells]],
+    state: RecurrentState, ids: Tensor, read: Callable[[Batch, Cells], tuple[Tensor, Cells]]
 ) -> Tensor:
     """Read C tokens of each sequence, one after another. Shapes: (R, C) -> (R, C, D)."""
     cells, columns = state.cells, []

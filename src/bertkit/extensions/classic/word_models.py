@@ -23,11 +23,7 @@ from bertkit.extensions.classic.elmo_files import SOFTMAX, load_elmo, load_softm
 from bertkit.extensions.classic.families.lstm import WORD_FEATURES
 from bertkit.extensions.classic.fill_gap import FillGap
 from bertkit.extensions.classic.frozen_features import BASE, FrozenFeatures, TransformerFeatures
-from bertkit.extensions.classic.word_features import (
-    LENGTH,
-    WordFeatureEncoder,
-    WordFeatures,
-)
+from bertkit.extensions.classic.word_features import LENGTH, WordFeatureEncoder, WordFeatures
 from bertkit.extensions.classic.word_vectors import Vectors
 from bertkit.extensions.classic.words import Words, whole_words
 from bertkit.nn.precision import check_cpu

@@ -60,20 +60,14 @@ class GeneratedRow:
 
 
 def generate(
-    stepper: Stepper,
-    requests: Sequence[Request],
-    decoding: Decoding,
-    rules: Rules,
+    stepper: Stepper, requests: Sequence[Request], decoding: Decoding, rules: Rules
 ) -> list[list[GeneratedTokens]]:
     """Generate `num_return_sequences` texts of each request, best first."""
     return finish(generate_steps(stepper, requests, decoding, rules))
 
 
 def generate_steps(
-    stepper: Stepper,
-    requests: Sequence[Request],
-    decoding: Decoding,
-    rules: Rules,
+    stepper: Stepper, requests: Sequence[Request], decoding: Decoding, rules: Rules
 ) -> Generator[int, None, list[list[GeneratedTokens]]]:
     """Generate like `generate`, and yield the number of sequences after each step."""
     if decoding.num_beams > 1:

@@ -60,11 +60,7 @@ KEYS = KeyTable(
 )
 """Metadata that changes the architecture."""
 
-SPLITS = {
-    "gpt-2": (),
-    "default": (),
-    "smollm": (pre_tokenizers.Digits(individual_digits=True),),
-}
+SPLITS = {"gpt-2": (), "default": (), "smollm": (pre_tokenizers.Digits(individual_digits=True),)}
 """Additional pre-tokenizers before the pre-tokenizer of GPT-2, by their names in GGUF files."""
 
 

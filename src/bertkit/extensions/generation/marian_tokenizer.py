@@ -53,9 +53,7 @@ def open_marian(folder: Path, settings: dict[str, Any], side: Language) -> Opene
     core.add_special_tokens(["</s>", "<unk>", "<pad>"])
     core.add_tokens([token for token in ids if token.startswith(">>") and token.endswith("<<")])
     core.post_processor = processors.TemplateProcessing(
-        single="$A </s>",
-        pair="$A $B </s>",
-        special_tokens=[("</s>", core.token_to_id("</s>"))],
+        single="$A </s>", pair="$A $B </s>", special_tokens=[("</s>", core.token_to_id("</s>"))]
     )
     settings = {"tokenizer_class": "MarianTokenizer", **settings}
     return Opened(core, settings, folder, Numbering(ids, files))

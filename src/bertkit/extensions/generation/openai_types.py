@@ -13,11 +13,7 @@ from bertkit.extensions.generation.chat_format import Message
 from bertkit.tasks.task import JsonObject
 from bertkit.web import ANY, Ask, Neutral, Text, Texts, invalid
 
-GENERATION: Neutral = {
-    "frequency_penalty": (0,),
-    "presence_penalty": (0,),
-    "logit_bias": ({},),
-}
+GENERATION: Neutral = {"frequency_penalty": (0,), "presence_penalty": (0,), "logit_bias": ({},)}
 
 COMPLETION: Neutral = {
     **GENERATION,

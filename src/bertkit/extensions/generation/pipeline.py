@@ -444,11 +444,7 @@ class Generate(ModelPipeline):
         return replace(rules, stops=stops)
 
     def _check_choices(
-        self,
-        requests: Sequence[Request],
-        decoding: Decoding,
-        rules: Rules,
-        choices: Sequence[str],
+        self, requests: Sequence[Request], decoding: Decoding, rules: Rules, choices: Sequence[str]
     ) -> None:
         """Check that each choice is short enough.
 

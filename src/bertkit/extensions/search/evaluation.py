@@ -192,12 +192,7 @@ def _positives(searcher: Searcher, query: str, grades: Mapping[str, int]) -> Ite
 
 
 def _rows(
-    searcher: Searcher,
-    query: str,
-    positive: Hit,
-    negatives: list[Hit],
-    learner: str,
-    margins: bool,
+    searcher: Searcher, query: str, positive: Hit, negatives: list[Hit], learner: str, margins: bool
 ) -> Iterator[dict[str, Any]]:
     texts = [hit.text for hit in negatives]
     if learner == "respond":

@@ -207,10 +207,7 @@ class ExplainPipeline:
         self.loaded, self.fill = loaded, fill
 
     def prepare(
-        self,
-        items: Sequence[tuple[str, str | None, Sequence[str], Sequence[str]]],
-        *,
-        long: Long,
+        self, items: Sequence[tuple[str, str | None, Sequence[str], Sequence[str]]], *, long: Long
     ) -> list[Work]:
         """Return the works of texts with switched-off heads and masked words.
 

@@ -16,11 +16,7 @@ from numpy.typing import NDArray
 
 from bertkit.config import Count
 from bertkit.errors import ConfigError, DataError
-from bertkit.extensions.transformers_pipelines.base import (
-    Arguments,
-    TransformersPipeline,
-    windows,
-)
+from bertkit.extensions.transformers_pipelines.base import Arguments, TransformersPipeline, windows
 from bertkit.tasks.task import Feature
 from bertkit.text.encoding import Encoding
 from bertkit.text.tokenizer import NO_LIMIT, Tokenizer

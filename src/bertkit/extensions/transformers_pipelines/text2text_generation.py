@@ -9,11 +9,7 @@ from msgspec import Meta
 from msgspec.structs import fields
 
 from bertkit.errors import CheckpointError
-from bertkit.extensions.transformers_pipelines.base import (
-    Arguments,
-    TransformersPipeline,
-    cleaned,
-)
+from bertkit.extensions.transformers_pipelines.base import Arguments, TransformersPipeline, cleaned
 
 BEAMS = 4
 """Default of `num_beams`. As in transformers, it replaces the value of the model directory."""

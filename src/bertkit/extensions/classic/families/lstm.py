@@ -9,14 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from bertkit.extensions.classic.recurrent_config import RecurrentConfig, WordFeaturesConfig
-from bertkit.families.family import (
-    CRF,
-    SCORES,
-    Family,
-    architectures,
-    causal_architectures,
-    module,
-)
+from bertkit.families.family import CRF, SCORES, Family, architectures, causal_architectures, module
 
 
 class _SameNames(dict[str, str | tuple[str, ...]]):

@@ -6,14 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from bertkit.errors import ConfigError
-from bertkit.families.family import (
-    POSITIONS,
-    SCORES,
-    Family,
-    Special,
-    causal_architectures,
-    module,
-)
+from bertkit.families.family import POSITIONS, SCORES, Family, Special, causal_architectures, module
 from bertkit.families.keys import DECODER, SPECIAL_TOKENS, UNUSED_HEAD
 from bertkit.models.config import TransformerConfig
 

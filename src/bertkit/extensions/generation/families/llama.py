@@ -34,10 +34,7 @@ def _read(hf_config: Mapping[str, Any]) -> dict[str, Any]:
 
 def _write(config: TransformerConfig) -> dict[str, Any]:
     base = rotary_base(config, "llama")
-    return {
-        "rope_theta": base,
-        "rope_parameters": {"rope_type": "default", "rope_theta": base},
-    }
+    return {"rope_theta": base, "rope_parameters": {"rope_type": "default", "rope_theta": base}}
 
 
 _LAYER = "model.layers.{}."

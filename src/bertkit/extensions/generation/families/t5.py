@@ -201,11 +201,7 @@ T5 = Family(
     decoder=Family(
         name="t5",
         settings={**_SETTINGS, "head.lm_tied": "tie_word_embeddings"},
-        fixed={
-            **_STACK,
-            "attention.causal": True,
-            "attention.cross": True,
-        },
+        fixed={**_STACK, "attention.causal": True, "attention.cross": True},
         defaults={**_DEFAULTS, "head.lm_scaled": True},
         activation="dense_act_fn",
         aliases=ALIASES,

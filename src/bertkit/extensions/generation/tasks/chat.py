@@ -11,11 +11,7 @@ from bertkit.data.row_readers import Source
 from bertkit.errors import DataError
 from bertkit.extensions.generation.chat_format import ChatFormat as Writer
 from bertkit.extensions.generation.messages import Conversation, read_conversations
-from bertkit.extensions.generation.tasks.language import (
-    LanguageTask,
-    TextScore,
-    check_decoder_only,
-)
+from bertkit.extensions.generation.tasks.language import LanguageTask, TextScore, check_decoder_only
 from bertkit.tasks.capabilities import UsesDecoder
 from bertkit.tasks.choose import check_no_columns
 from bertkit.tasks.task import ErrorRecord, Feature, Reader, Reading
