@@ -112,6 +112,13 @@ def test_missing_setting_is_reported(name: str, base: Path, tmp_path: Path) -> N
     assert not (tmp_path / "out").exists()
 
 
+def test_misspelled_setting_is_reported_before_the_missing_one(base: Path, tmp_path: Path) -> None:
+    given = plan(base)
+    given["settings"]["modle"] = given["settings"].pop("model")
+    with pytest.raises(ConfigError, match="modle: finetune has no such setting"):
+        bertkit.experiment(given, out=tmp_path / "out")
+
+
 def test_pretraining_is_checked_before_the_first_run(tmp_path: Path) -> None:
     settings: dict[str, Any] = {"config": "bert-tiny", "corpus": str(tmp_path / "none")}
     with pytest.raises(DataError, match="none"):

@@ -236,7 +236,6 @@ def _finetuning(
 ) -> FinetuningProgram:
     """Return a fine-tuning with the arguments of `bertkit.finetune`."""
     task = tasks.find(_required(settings, "task"))
-    _required(settings, "model")
     arguments, keywords = _split(settings, ("task", "model", "settings", "options", "reading"))
     training, options, reading = grouped(
         task,
@@ -245,6 +244,7 @@ def _finetuning(
         arguments.get("reading"),
         keywords,
     )
+    _required(settings, "model")
     data = examples.take(task, settings, options, reading, training.seed)
     return _checked(finetune, {**arguments, **keywords}, task, options, data, training, seeds)
 
