@@ -413,7 +413,7 @@ def finetune_model(start: Searcher, world: World, out: Path) -> Path:
         negatives=2,
         skip=2,
     )
-    examples, _ = learner.reader.read(mined, Reading(), labelled=True)
+    examples, _ = learner.reader.read(mined, Reading(), labeled=True)
     cut = len(examples) // 10
     settings = Finetune(epochs=1, batch_size=64, learning_rate=3e-5, max_length=256)
     finetune(

@@ -65,7 +65,7 @@ def test_multi_label_without_labels_is_exact() -> None:
 
 
 @st.composite
-def labelled(draw: st.DrawFn) -> tuple[list[str], list[str], list[str]]:
+def labeled(draw: st.DrawFn) -> tuple[list[str], list[str], list[str]]:
     """Generate labels and two lists of them, often with a single or an unused label."""
     labels = ["no", "yes", "a\0", "a"][: draw(st.integers(2, 4))]
     rows = draw(st.lists(st.tuples(*[st.sampled_from(labels)] * 2), min_size=1, max_size=12))
@@ -73,7 +73,7 @@ def labelled(draw: st.DrawFn) -> tuple[list[str], list[str], list[str]]:
     return labels, predicted, actual
 
 
-@given(labelled())
+@given(labeled())
 def test_classification_equals_scikit_learn(drawn: tuple[list[str], list[str], list[str]]) -> None:
     labels, predicted, actual = drawn
     codes = [[labels.index(name) for name in names] for names in (predicted, actual)]

@@ -281,7 +281,7 @@ Padding a few tokens costs less than additional small matrix multiplications.
 
 @dataclass(frozen=True)
 class Bucket:
-    """Adjacent sequences that attention computes as one padded tensor (sequences, length).
+    """Adjacent sequences that attention processes together, as one tensor (sequences, length).
 
     The tensors are None if all lengths are equal: no padding is needed, and the padded tensor is a
     view of the packed tensor.

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tests.recipes.test_error_report import labelled
+from tests.recipes.test_error_report import labeled
 
 
 def test_confusion_cell_lists_only_its_errors(tab: Any, tmp_path: Path) -> None:
-    labelled(tmp_path, [("a", "a"), ("a", "b"), ("a", "b"), ("c", "a")], ("a", "b", "c"))
+    labeled(tmp_path, [("a", "a"), ("a", "b"), ("a", "b"), ("c", "a")], ("a", "b", "c"))
     tab.goto((tmp_path / "errors.html").as_uri())
     rows = tab.locator("#errors tbody tr:visible")
     assert rows.count() == 3

@@ -84,7 +84,7 @@ def test_named_columns_precede_known_names(tmp_path: Path) -> None:
     found = Rows.read(table(tmp_path, "text|text2|label|score", "a|b|x|1.5"))
     assert choose_columns(found, text="text2") == Roles("text2", "label")
     assert choose_columns(found, label="score", pair="text2") == Roles("text", "score", "text2")
-    assert choose_columns(found, labelled=False) == Roles("text", None)
+    assert choose_columns(found, labeled=False) == Roles("text", None)
     assert choose_text(found) == "text"
     assert choose_text(found, "text2") == "text2"
 
@@ -122,7 +122,7 @@ def test_rows_without_labels_have_only_a_text(tmp_path: Path) -> None:
     found = Rows.read(table(tmp_path, "text", "a fine day"))
     with pytest.raises(DataError, match=r"no column has a known name for the label"):
         choose_columns(found)
-    assert choose_columns(found, labelled=False) == Roles("text", None)
+    assert choose_columns(found, labeled=False) == Roles("text", None)
 
 
 def test_guide_lists_recognized_names() -> None:

@@ -24,9 +24,9 @@ def question(id: str = "q1", **more: Any) -> dict[str, Any]:
 MILL = [{"text": "mill", "answer_start": 2}]
 
 
-def read(path: Path, text: str, *, labelled: bool = True) -> list[Question]:
+def read(path: Path, text: str, *, labeled: bool = True) -> list[Question]:
     path.write_text(text, encoding="utf-8")
-    return read_questions(path, labelled=labelled)[0]
+    return read_questions(path, labeled=labeled)[0]
 
 
 def test_read_questions_parses_squad(tmp_path: Path) -> None:
@@ -44,7 +44,7 @@ def test_read_questions_parses_squad(tmp_path: Path) -> None:
     assert third.answerable
     with gzip.open(tmp_path / "dev.json.gz", "wt", encoding="utf-8") as stream:
         stream.write("\ufeff" + text)
-    packed, summary = read_questions(tmp_path / "dev.json.gz", labelled=True)
+    packed, summary = read_questions(tmp_path / "dev.json.gz", labeled=True)
     assert [e.answers for e in packed] == [e.answers for e in (first, second, third)]
     assert summary == f"{tmp_path / 'dev.json.gz'}: 3 questions, 1 of them without an answer"
 
@@ -66,9 +66,9 @@ def test_read_questions_parses_jsonl(tmp_path: Path) -> None:
 
 
 def test_unlabeled_questions_need_no_answers(tmp_path: Path) -> None:
-    assert not read(tmp_path / "a.json", squad(question()), labelled=False)[0].answers
+    assert not read(tmp_path / "a.json", squad(question()), labeled=False)[0].answers
     row = '{"question": "Who?", "context": "He."}'
-    assert read(tmp_path / "a.jsonl", row, labelled=False)[0].context == "He."
+    assert read(tmp_path / "a.jsonl", row, labeled=False)[0].context == "He."
 
 
 ROW = '{"question": "Who?", "context": "It is he.", "answers": %s}'
@@ -145,7 +145,7 @@ def test_read_questions_reports_position_of_errors(
 def test_read_questions_parses_public_data_sets(
     data_folder: Path, name: str, questions: int, without: int
 ) -> None:
-    found, _ = read_questions(data_folder / name, labelled=True)
+    found, _ = read_questions(data_folder / name, labeled=True)
     assert len(found) == questions
     assert sum(not example.answerable for example in found) == without
     for example in found:

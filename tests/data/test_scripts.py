@@ -72,7 +72,7 @@ def test_named_columns_work_in_each_script(script: str, tmp_path: Path) -> None:
         path = tmp_path / name
         lines = [separator.join(row) for row in (header, *rows)]
         path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-        examples, _ = Classify.reader.read(path, reading, labelled=True)
+        examples, _ = Classify.reader.read(path, reading, labeled=True)
         assert [(e.text, e.label) for e in examples] == rows
 
 
@@ -82,18 +82,18 @@ def test_separator_option_accepts_any_suffix(name: str, tmp_path: Path) -> None:
     data = "".join(f"{label} {text}\n" for text, label in GERMAN[1:]).encode()
     path.write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
     reading = Reading(text_column="2", label_column="1", header=False, separator="space")
-    examples, _ = Classify.reader.read(path, reading, labelled=True)
+    examples, _ = Classify.reader.read(path, reading, labeled=True)
     assert [(e.text, e.label) for e in examples] == GERMAN[1:]
     with pytest.raises(DataError, match="or set separator= for a text file with another suffix"):
-        Classify.reader.read(path, Reading(), labelled=True)
+        Classify.reader.read(path, Reading(), labeled=True)
 
 
 def test_similarity_accepts_columns_by_number(tmp_path: Path) -> None:
     path = tmp_path / "sts.tsv"
     path.write_text("x\t4.5\ta b\tc d\ny\t1\te\tf\tmore\tcells\nz\t2\tg\th\n", encoding="utf-8")
     reading = Reading(text_column="3", pair_column="4", label_column="2", header=False)
-    examples, _ = Similarity.reader.read(path, reading, labelled=True)
+    examples, _ = Similarity.reader.read(path, reading, labeled=True)
     assert [e.texts for e in examples] == [("a b", "c d"), ("e", "f"), ("g", "h")]
     assert [e.label for e in examples] == [4.5, 1.0, 2.0]
     with pytest.raises(DataError, match="expected 4 columns"):  # control
-        Similarity.reader.read(path, Reading(text_column="3", header=False), labelled=True)
+        Similarity.reader.read(path, Reading(text_column="3", header=False), labeled=True)

@@ -53,7 +53,7 @@ READERS: dict[str, tuple[Reader, str, str, str]] = {
     "d.tsv.gz": (Rows.read, "a good film\t1\n", "", ""),
     "e.csv.gz": (Rows.read, "a good film,1\n", "text,label\n", ""),
     "f.jsonl.gz": (Rows.read, '{"text": "a", "label": 1}\n', "", ""),
-    "g.json.gz": (lambda path: read_questions(path, labelled=True), " \n", '{"data": []', "}"),
+    "g.json.gz": (lambda path: read_questions(path, labeled=True), " \n", '{"data": []', "}"),
     "h.conll.gz": (read_conll, "a O\n", "", ""),
     "i.html.gz": (convert, "<p>a\n", "", ""),
     "j.md.gz": (lambda path: list(documents([path], DocumentColumns())), "# a\n", "", ""),

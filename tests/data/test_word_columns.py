@@ -64,12 +64,12 @@ def as_text(example: Example, folder: Path) -> Example:
     path = folder / "text.jsonl"
     row = {"text": example.text, "entities": entities_of(example)}
     path.write_text(json.dumps(row), encoding="utf-8")
-    [found], _ = Tag.reader.read(path, Reading(), labelled=True)
+    [found], _ = Tag.reader.read(path, Reading(), labeled=True)
     return found
 
 
 def features(task: Tag, example: Example, kind: str, length: int = 64) -> list[Feature]:
-    return task.features([example], vocabulary(kind), length, long="window", labelled=True)
+    return task.features([example], vocabulary(kind), length, long="window", labeled=True)
 
 
 words = st.sampled_from(WORDS) | st.text("abc.-'&北", min_size=1, max_size=6)
@@ -163,7 +163,7 @@ def learn(task: Tag, examples: Sequence[Example], length: int) -> Any:
     tokenizer = vocabulary("wordpiece")
     config = tiny_config(tokenizer, hidden=32, intermediate=64, length=length, dropout=0.0)
     model = build(config, {task.head: task.build_head}, labels=task.labels)
-    fit(task, model, task.features(examples, tokenizer, length, long="window", labelled=True), 60)
+    fit(task, model, task.features(examples, tokenizer, length, long="window", labeled=True), 60)
     return model
 
 

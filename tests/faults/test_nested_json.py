@@ -24,7 +24,7 @@ def test_labels_reject_deeply_nested_json() -> None:
 def test_dialogues_reject_deeply_nested_json(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text(NESTED, encoding="utf-8")
     with pytest.raises(DataError, match="not a JSON list"):
-        Respond.reader.read(tmp_path / "a.json", Reading(), labelled=True)
+        Respond.reader.read(tmp_path / "a.json", Reading(), labeled=True)
 
 
 @pytest.mark.parametrize("kind", [Corpus, Pairs])

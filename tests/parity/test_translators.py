@@ -119,7 +119,7 @@ def test_training_loss_matches_transformers(
     pairs = [(text, text[::-1].upper()[:40]) for text in texts]
     task = Seq2seq().with_decoder(loaded.begin, loaded.target)
     rows = [SummaryExample(text, (target,), f"a:{n}") for n, (text, target) in enumerate(pairs)]
-    features = task.features(rows, loaded.tokenizer, 64, long="truncate", labelled=True)
+    features = task.features(rows, loaded.tokenizer, 64, long="truncate", labeled=True)
     packed = make_batch(task, features)
     tokenizer = transformers.AutoTokenizer.from_pretrained(loaded.folder)
     losses, wrong, counts = [], [], []

@@ -133,7 +133,7 @@ def test_plain_conversation_begins_with_bos(writer: Generate) -> None:
     chat = ChatFormat(writer.tokenizer)
     assert tuple(chat.encode(TALK)[0][: len(added)].tolist()) == added
     (feature,) = ChatTask().features(
-        [Conversation(tuple(TALK[:2]), "a:1")], writer.tokenizer, 60, long="truncate", labelled=True
+        [Conversation(tuple(TALK[:2]), "a:1")], writer.tokenizer, 60, long="truncate", labeled=True
     )
     assert tuple(feature.encoding.ids[: len(added)].tolist()) == added
 

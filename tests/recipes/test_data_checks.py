@@ -39,7 +39,7 @@ def examples(*rows: tuple[str, str], name: str = "train") -> Examples:
     return Examples(read, f"{name}.tsv", "")
 
 
-def labelled(*labels: str) -> list[Any]:
+def labeled(*labels: str) -> list[Any]:
     return [*examples(*((f"text {i}", label) for i, label in enumerate(labels))).examples]
 
 
@@ -181,19 +181,19 @@ def test_adapters_need_ten_times_the_learning_rate(
 CHANCE: list[tuple[Any, list[Any], dict[str, float], float]] = [
     (
         Classify(("a", "b"), ClassifyOptions()),
-        labelled("a", "b"),
+        labeled("a", "b"),
         {"accuracy": 0.5, "matthews": -0.1},
         0.1,
     ),
     (
         Classify(("a", "b"), ClassifyOptions(multi_label=True)),
-        labelled('["a"]', '["b"]'),
+        labeled('["a"]', '["b"]'),
         {"best_f1_micro": 2 / 3},
         0.7,
     ),
     (
         Classify(("score",), ClassifyOptions(regression=True)),
-        labelled("1.5", "2"),
+        labeled("1.5", "2"),
         {"pearson": 0.0},
         0.1,
     ),
@@ -226,7 +226,7 @@ def test_unlearned_ignores_rows_with_one_label() -> None:
     rows: list[tuple[Any, list[Any], dict[str, float]]] = [
         (
             Classify(("a", "b"), ClassifyOptions()),
-            labelled("a", "a"),
+            labeled("a", "a"),
             {"accuracy": 1.0, "matthews": 0.0},
         ),
         (Tag(("N", "V"), Tag.Options(scheme="none")), tagged("N", "N"), {"accuracy": 1.0}),

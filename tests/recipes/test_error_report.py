@@ -53,7 +53,7 @@ def test_page_is_limited_and_rows_are_complete(tmp_path: Path) -> None:
     assert len(rows) == SHOWN_ERRORS + 50
 
 
-def labelled(folder: Path, pairs: list[tuple[str, str]], labels: tuple[str, ...]) -> str:
+def labeled(folder: Path, pairs: list[tuple[str, str]], labels: tuple[str, ...]) -> str:
     """Return the page of (expected, predicted) rows, ordered by increasing severity."""
     task = Classify(labels, ClassifyOptions())
     examples = [
@@ -70,7 +70,7 @@ def labelled(folder: Path, pairs: list[tuple[str, str]], labels: tuple[str, ...]
 
 def test_matrix_cells_describe_the_rows_they_list(tmp_path: Path) -> None:
     pairs = [("a", "a"), ("a", "b"), ("a", "b"), ("c", "a")]
-    page = labelled(tmp_path, pairs, ("a", "b", "c"))
+    page = labeled(tmp_path, pairs, ("a", "b", "c"))
     buttons = dict(re.findall(r'data-pair="([^"]+)" aria-label="([^"]+)"', page))
     assert buttons == {
         "0-*": "2: a missed",
@@ -85,7 +85,7 @@ def test_matrix_cells_describe_the_rows_they_list(tmp_path: Path) -> None:
 
 def test_page_contains_rare_confusions(tmp_path: Path) -> None:
     pairs = [("a", "b")] * (PAIR_ERRORS + 5) + [("b", "a")] * (SHOWN_ERRORS + 40)
-    page = labelled(tmp_path, pairs, ("a", "b"))
+    page = labeled(tmp_path, pairs, ("a", "b"))
     assert page.count('data-pairs="1-0"') == SHOWN_ERRORS
     assert page.count('data-pairs="0-1" data-more hidden') == PAIR_ERRORS
     assert f"the {SHOWN_ERRORS} worst" in page
@@ -96,7 +96,7 @@ def test_many_labels_show_most_confused_pairs(
 ) -> None:
     monkeypatch.setattr(mistakes, "MAX_MATRIX_LABELS", 3)
     names = tuple("abcd")
-    page = labelled(tmp_path, [(n, n) for n in names] + [("a", "d")] * 2, names)
+    page = labeled(tmp_path, [(n, n) for n in names] + [("a", "d")] * 2, names)
     assert "Confusion matrix" not in page
     assert "Most confused labels" in page
     assert '<th scope="row">a</th><td>d</td><td class="number" data-name="rows"><button' in page

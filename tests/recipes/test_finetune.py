@@ -187,7 +187,7 @@ def test_logits_match_hugging_face(tuned: tuple[Path, dict[str, float]]) -> None
         logits = hf_model(**encoded).logits
     ready = bertkit.pipeline("classify", out)
     rows_of = [LabelExample(text) for text in texts]
-    features = ready.task.features(rows_of, ready.tokenizer, 32, long="error", labelled=False)
+    features = ready.task.features(rows_of, ready.tokenizer, 32, long="error", labeled=False)
     bertkit_logits = np.concatenate(run_head(ready.task, ready.engine, features))
     torch.testing.assert_close(torch.from_numpy(bertkit_logits), logits, atol=1e-5, rtol=0.0)
     assert hf_model.config.id2label == {0: "doing", 1: "thing"}
@@ -673,7 +673,7 @@ def test_gradual_unfreezing_trains_one_more_layer_per_epoch(
 def logits(folder: Path) -> np.ndarray[Any, Any]:
     ready = bertkit.pipeline("classify", bertkit.load(folder), precision="fp32")
     examples = [LabelExample(row.text) for row in rows(8, 200)]
-    features = ready.task.features(examples, ready.tokenizer, 32, long="error", labelled=False)
+    features = ready.task.features(examples, ready.tokenizer, 32, long="error", labeled=False)
     return np.concatenate(run_head(ready.task, ready.engine, features))
 
 

@@ -118,7 +118,7 @@ def test_probabilities_are_calibrated_on_dev(tuned: tuple[Path, dict[str, float]
         ready.task,
         ready.engine,
         ready.task.features(
-            [LabelExample("the class of it")], ready.tokenizer, 32, long="error", labelled=False
+            [LabelExample("the class of it")], ready.tokenizer, 32, long="error", labeled=False
         ),
     )
     expected = torch.softmax(torch.from_numpy(row[0]) / temperature, -1)

@@ -62,7 +62,7 @@ def test_importance_matches_its_definition(tuned: Path) -> None:
     """Compare with the definition: the gradient of a factor on each head's output, per example."""
     ready = bertkit.pipeline("classify", tuned)
     loaded, task = ready.loaded, ready.task
-    features = task.features(rows(6), loaded.tokenizer, 32, long="error", labelled=True)
+    features = task.features(rows(6), loaded.tokenizer, 32, long="error", labeled=True)
     importance = compute_importance(loaded.model, task, features)
     sums = torch.zeros(3, 3)
     for feature in features:
@@ -104,7 +104,7 @@ def test_prune_uses_separate_rows_for_ranking_and_scoring(tuned: Path, tmp_path:
     assert again["importance"] == first["importance"]
     assert (again["before"]["rows"], first["before"]["rows"]) == (len(dev), 24)
     ready = bertkit.pipeline("classify", tuned)
-    features = ready.task.features(data, ready.loaded.tokenizer, 32, long="error", labelled=True)
+    features = ready.task.features(data, ready.loaded.tokenizer, 32, long="error", labeled=True)
     importance = compute_importance(ready.loaded.model, ready.task, features)
     np.testing.assert_allclose(first["importance"], importance, atol=1e-4)
     with pytest.raises(ConfigError, match="data: must differ from dev="):

@@ -54,9 +54,9 @@ def windows(
     examples: Sequence[Question],
     length: int,
     *,
-    labelled: bool = False,
+    labeled: bool = False,
 ) -> list[Feature]:
-    return task.features(examples, tokenizer, length, long="window", labelled=labelled)
+    return task.features(examples, tokenizer, length, long="window", labeled=labeled)
 
 
 def noise(features: Sequence[Feature], seed: int = 0) -> list[Outputs]:
@@ -76,9 +76,9 @@ def oracle(features: Sequence[Feature]) -> list[Outputs]:
 
 def test_reader_rejects_unsupported_columns_and_wrong_contexts(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"^label_column: not supported for SQuAD"):
-        Answer.reader.read(tmp_path / "a.json", Reading(label_column="x"), labelled=True)
+        Answer.reader.read(tmp_path / "a.json", Reading(label_column="x"), labeled=True)
     with pytest.raises(DataError, match=r"a\.json: no such file"):
-        Answer.reader.read(tmp_path / "a.json", Reading(), labelled=True)
+        Answer.reader.read(tmp_path / "a.json", Reading(), labeled=True)
     for contexts in ((), ("a", "b")):
         with pytest.raises(DataError, match=f"got {len(contexts)} contexts"):
             Answer.reader.example("Who?", contexts)
@@ -162,7 +162,7 @@ def test_targets_are_the_tokens_of_the_answer(
 ) -> None:
     context = "a b c mills."
     example = Question("d", context, ((answer, context.index(answer)),))
-    [feature] = windows(Answer(), tokenizer, [example], 16, labelled=True)
+    [feature] = windows(Answer(), tokenizer, [example], 16, labeled=True)
     start, end = feature.target
     assert tokenizer.pieces(feature.encoding.ids[start : end + 1]) == tokens
 
@@ -171,19 +171,19 @@ def test_target_is_cls_in_windows_without_complete_answer(tokenizer: Tokenizer) 
     context = " ".join("abcdefghijkl")
     example = Question("a", context, (("f g h", context.index("f g h")),))
     found = windows(
-        Answer((), AnswerOptions(window_overlap=2)), tokenizer, [example], 9, labelled=True
+        Answer((), AnswerOptions(window_overlap=2)), tokenizer, [example], 9, labeled=True
     )
     shown = ["".join(tokenizer.pieces(f.encoding.ids[3:-1])) for f in found]
     assert shown == ["abcde", "defgh", "ghijk", "jkl"]
     assert [f.target for f in found] == [(0, 0), (5, 7), (0, 0), (0, 0)]
-    unanswered = windows(Answer(), tokenizer, [Question("a", context)], 9, labelled=True)
+    unanswered = windows(Answer(), tokenizer, [Question("a", context)], 9, labeled=True)
     assert {f.target for f in unanswered} == {(0, 0)}
 
 
 @pytest.fixture(scope="module")
 def real(data_folder: Path) -> tuple[Tokenizer, list[Question]]:
     path = data_folder / "squad1" / "dev-v1.1-24articles.json"
-    examples, _ = Answer.reader.read(path, Reading(), labelled=True)
+    examples, _ = Answer.reader.read(path, Reading(), labeled=True)
     return Tokenizer.load(data_folder / "vocab" / "bert_uncased_vocab.txt"), examples[:300]
 
 
@@ -196,7 +196,7 @@ def splits_words(example: Question) -> bool:
 
 def test_targets_match_squad_answers(real: tuple[Tokenizer, list[Question]]) -> None:
     tokenizer, examples = real
-    found = windows(Answer(), tokenizer, examples, 128, labelled=True)
+    found = windows(Answer(), tokenizer, examples, 128, labeled=True)
     answered_examples = set()
     for feature in found:
         if feature.target != (0, 0):
@@ -214,7 +214,7 @@ def test_targets_match_squad_answers(real: tuple[Tokenizer, list[Question]]) -> 
 def test_oracle_logits_answer_squad_questions(real: tuple[Tokenizer, list[Question]]) -> None:
     tokenizer, examples = real
     task = Answer()
-    found = windows(task, tokenizer, examples, 128, labelled=True)
+    found = windows(task, tokenizer, examples, 128, labeled=True)
     outputs = oracle(found)
     for logits, feature in zip(outputs, found, strict=True):
         if feature.target == (0, 0):
@@ -239,7 +239,7 @@ def test_long_context_is_encoded_in_linear_time(tokenizer: Tokenizer) -> None:
     context = words + "kkkk k"
     example = Question("a", context, (("k", len(context) - 1),))
     start = time.process_time()
-    found = windows(Answer(), tokenizer, [example], 384, labelled=True)
+    found = windows(Answer(), tokenizer, [example], 384, labeled=True)
     answers = Answer().answers(by_example([example], group(found), oracle(found)), nn.Identity())
     assert time.process_time() - start < 15.0
     assert len(context) > 1_000_000
@@ -358,7 +358,7 @@ def predict_certain(tokenizer: Tokenizer, answer: str) -> tuple[str, str]:
     context = f"{before}{answer}), and no other."
     example = Question("Who?", context, ((answer, len(before)),))
     task = Answer()
-    [feature] = windows(task, tokenizer, [example], 256, labelled=True)
+    [feature] = windows(task, tokenizer, [example], 256, labeled=True)
     start, end = feature.target
     logits = np.zeros((len(feature.encoding), 2), dtype=np.float32)
     logits[start, 0] = logits[end, 1] = 9.0
@@ -534,7 +534,7 @@ def test_loss_equals_transformers(sizes: list[int], tokenizer: Tokenizer, tmp_pa
         )
         for size in sizes
     ]
-    batch = make_batch(task, windows(task, tokenizer, examples, 32, labelled=True))
+    batch = make_batch(task, windows(task, tokenizer, examples, 32, labeled=True))
     assert list(batch.layout.lengths) == sizes
     indices = batch.layout.sequence_ids, batch.layout.positions
     shape = len(sizes), max(sizes)
@@ -567,7 +567,7 @@ def test_loss_equals_transformers(sizes: list[int], tokenizer: Tokenizer, tmp_pa
 
 def test_control_loss_differs_with_start_and_end_swapped(tokenizer: Tokenizer) -> None:
     task, model = Answer(), tiny(tokenizer)
-    found = windows(task, tokenizer, pairs()[:1], 16, labelled=True)
+    found = windows(task, tokenizer, pairs()[:1], 16, labeled=True)
     batch = make_batch(task, found)
     exchanged = {"answer": batch.targets["answer"].flip(1)}
     wrong = task.loss(model, replace(batch, targets=exchanged), totals([batch])).total

@@ -48,9 +48,9 @@ def read(
     examples: Sequence[ChoiceQuestion],
     *,
     long: Long = "error",
-    labelled: bool = False,
+    labeled: bool = False,
 ) -> list[Feature]:
-    return TASK.features(examples, tokenizer, 32, long=long, labelled=labelled)
+    return TASK.features(examples, tokenizer, 32, long=long, labeled=labeled)
 
 
 def packed(features: Sequence[Feature]) -> Batch:
@@ -76,7 +76,7 @@ QUESTIONS = [
 
 
 def test_stem_precedes_choice_in_second_segment(tokenizer: Tokenizer) -> None:
-    features = read(tokenizer, QUESTIONS, labelled=True)
+    features = read(tokenizer, QUESTIONS, labeled=True)
     assert [f.example for f in features] == [0] * 3 + [1] * 2 + [2] * 5
     assert [f.target for f in features[:3]] == [False, False, True]
     tokens = tokenizer.pieces(features[0].encoding.ids)
@@ -86,7 +86,7 @@ def test_stem_precedes_choice_in_second_segment(tokenizer: Tokenizer) -> None:
 
 
 def test_batch_maps_sequences_to_questions(tokenizer: Tokenizer) -> None:
-    features = sorted(read(tokenizer, QUESTIONS, labelled=True), key=lambda f: len(f.encoding))
+    features = sorted(read(tokenizer, QUESTIONS, labeled=True), key=lambda f: len(f.encoding))
     batch = make_batch(TASK, features)
     assert batch.example is not None
     assert batch.example.tolist() == [f.example for f in features]
@@ -101,7 +101,7 @@ def test_batch_maps_sequences_to_questions(tokenizer: Tokenizer) -> None:
 
 
 def test_loss_equals_cross_entropy_over_choices(model: Model, tokenizer: Tokenizer) -> None:
-    features = read(tokenizer, QUESTIONS, labelled=True)
+    features = read(tokenizer, QUESTIONS, labeled=True)
     batch = packed(features)
     loss = TASK.loss(model, batch, totals([batch]))
     rows = run_head(TASK, Engine(model, precision=None, max_batch_tokens=10**6), features)
@@ -178,7 +178,7 @@ def test_truncation_shortens_choice_longer_than_model(tokenizer: Tokenizer) -> N
     ]
     assert not features[1].encoding.truncated
     with pytest.raises(DataError, match="3 is too short"):
-        TASK.features([huge], tokenizer, 3, long="truncate", labelled=False)
+        TASK.features([huge], tokenizer, 3, long="truncate", labeled=False)
 
 
 def test_example_rejects_fewer_than_two_choices() -> None:
@@ -244,7 +244,7 @@ def test_logits_loss_and_gradients_equal_transformers(tokenizer: Tokenizer, tmp_
         ChoiceQuestion("e f", ("a", "b c d e f g", "h"), 0),
         ChoiceQuestion("p a a b b", ("o n m l", "k", "j i"), 1),
     ]
-    features = read(tokenizer, examples, labelled=True)
+    features = read(tokenizer, examples, labeled=True)
     labels = torch.tensor([e.answer for e in examples])
     hf_output = hf_model(**padded(features, 3), labels=labels)
     logits = np.concatenate(
@@ -298,8 +298,8 @@ def written(folder: Path, name: str, text: str) -> Path:
     return path
 
 
-def examples_of(path: Path, *, labelled: bool = True) -> list[ChoiceQuestion]:
-    return Choose.reader.read(path, Reading(), labelled=labelled)[0]
+def examples_of(path: Path, *, labeled: bool = True) -> list[ChoiceQuestion]:
+    return Choose.reader.read(path, Reading(), labeled=labeled)[0]
 
 
 def test_reader_parses_json_rows(tmp_path: Path) -> None:
@@ -309,14 +309,14 @@ def test_reader_parses_json_rows(tmp_path: Path) -> None:
         {"context": "It is", "choices": ["so.", "2"], "label": "2"},
     ]
     path = written(tmp_path, "q.jsonl", "\n".join(map(json.dumps, rows)))
-    found, message = Choose.reader.read(path, Reading(), labelled=True)
+    found, message = Choose.reader.read(path, Reading(), labeled=True)
     assert [(e.text, e.stem, e.answer) for e in found] == [
         ("Is it?", "", 1),
         ("It is.", "Is it?", 0),
         ("It is", "", 1),
     ]
     assert message.endswith("3 questions of 2 to 3 choices")
-    assert {e.answer for e in examples_of(path, labelled=False)} == {None}
+    assert {e.answer for e in examples_of(path, labeled=False)} == {None}
 
 
 @pytest.mark.parametrize(
@@ -364,7 +364,7 @@ def test_reader_rejects_missing_file_and_unsupported_columns(tmp_path: Path) -> 
     with pytest.raises(DataError, match=r"no\.jsonl: no such file"):
         examples_of(tmp_path / "no.jsonl")
     with pytest.raises(ConfigError, match=r"^label_column: not supported by choose; remove it"):
-        Choose.reader.read(tmp_path / "no.jsonl", Reading(label_column="x"), labelled=True)
+        Choose.reader.read(tmp_path / "no.jsonl", Reading(label_column="x"), labeled=True)
 
 
 def test_check_rejects_questions_without_right_choice() -> None:

@@ -38,13 +38,13 @@ def test_reader_reports_file_without_tabs(tmp_path: Path) -> None:
     path.write_text("DESC How did it end ?\nHUM Who was it ?\n", encoding="utf-8")
     message = r"text_column= and .* \(only one column, because the first line contains no tab: DESC"
     with pytest.raises(DataError, match=message):
-        Classify.reader.read(path, Reading(), labelled=True)
+        Classify.reader.read(path, Reading(), labeled=True)
     reading = Reading(text_column="2", label_column="1", header=False)
     message = "no column '2'; set separator= if the rows have several columns"
     with pytest.raises(DataError, match=message):
-        Classify.reader.read(path, reading, labelled=True)
+        Classify.reader.read(path, reading, labeled=True)
     reading = structs.replace(reading, separator="space")
-    found, _ = Classify.reader.read(path, reading, labelled=True)
+    found, _ = Classify.reader.read(path, reading, labeled=True)
     assert [(e.text, e.label) for e in found] == [
         ("How did it end ?", "DESC"),
         ("Who was it ?", "HUM"),
@@ -53,13 +53,13 @@ def test_reader_reports_file_without_tabs(tmp_path: Path) -> None:
 
 def test_reader_accepts_uneven_rows_with_named_columns(data_folder: Path) -> None:
     reading = Reading(text_column="6", pair_column="7", label_column="5", header=False)
-    found, _ = Classify.reader.read(data_folder / "stsb" / "sts-dev.tsv", reading, labelled=True)
+    found, _ = Classify.reader.read(data_folder / "stsb" / "sts-dev.tsv", reading, labeled=True)
     assert len(found) == 1500
 
 
 def test_examples_keep_their_line_number(tmp_path: Path) -> None:
     path = table(tmp_path, "text|label", "a| x ", "", "b|y")
-    found, message = Classify.reader.read(path, Reading(), labelled=True)
+    found, message = Classify.reader.read(path, Reading(), labeled=True)
     assert found == [
         LabelExample("a", None, "x", f"{path}:2"),
         LabelExample("b", None, "y", f"{path}:4"),
@@ -67,20 +67,20 @@ def test_examples_keep_their_line_number(tmp_path: Path) -> None:
     assert "2 rows; text = 'text', label = 'label'" in message
     path = table(tmp_path, "text|label", "a|x", "b|")
     with pytest.raises(DataError, match=r"rows\.tsv:3: no label"):
-        Classify.reader.read(path, Reading(), labelled=True)
+        Classify.reader.read(path, Reading(), labeled=True)
     path = table(tmp_path, "text|text_b|label", "a|b|x", "b| |y")
     with pytest.raises(DataError, match=r"rows\.tsv:3: the text is empty"):
-        Classify.reader.read(path, Reading(), labelled=True)
+        Classify.reader.read(path, Reading(), labeled=True)
 
 
-def labelled(*labels: str) -> list[LabelExample]:
+def labeled(*labels: str) -> list[LabelExample]:
     return [
         LabelExample("a", None, label, f"dev.tsv:{line}") for line, label in enumerate(labels, 2)
     ]
 
 
 def build_task(*labels: str, **options: Any) -> Classify:
-    return Classify.from_examples(labelled(*labels), ClassifyOptions(**options))
+    return Classify.from_examples(labeled(*labels), ClassifyOptions(**options))
 
 
 def test_labels_are_sorted_in_natural_order() -> None:
@@ -90,12 +90,12 @@ def test_labels_are_sorted_in_natural_order() -> None:
 
 def test_integral_floats_equal_integer_labels() -> None:
     # pandas writes integers of a column with missing values as floats.
-    rows = labelled("1.0", "0.0", "1.0")
+    rows = labeled("1.0", "0.0", "1.0")
     task = Classify.from_examples(rows, ClassifyOptions(class_weights="balanced"))
     assert task.labels == ("0", "1")
     assert task.weights is not None
     assert task.weights.tolist() == [1.5, 0.75]
-    dev = labelled("1", "0", "0.0")
+    dev = labeled("1", "0", "0.0")
     task.check([*rows, *dev])
     answers = [LabelAnswer(label, 0.9, {"0": 0.4, "1": 0.6}) for label in ("1", "0", "0")]
     assert task.score(answers, dev)["accuracy"] == 1.0
@@ -108,19 +108,19 @@ def test_integral_floats_equal_integer_labels() -> None:
     before = Classify(("0.0", "1.0"), ClassifyOptions())
     before.check(dev)
     assert before.labels_of(dev[0]) == ["1.0"]
-    several = Classify.from_examples(labelled("1.0|2.0", "2.0"), ClassifyOptions(multi_label=True))
-    assert (several.labels, several.target(labelled("2")[0])) == (("1", "2"), [0.0, 1.0])
-    words = Classify.from_examples(labelled("1.0", "2.0", "none"), ClassifyOptions())
+    several = Classify.from_examples(labeled("1.0|2.0", "2.0"), ClassifyOptions(multi_label=True))
+    assert (several.labels, several.target(labeled("2")[0])) == (("1", "2"), [0.0, 1.0])
+    words = Classify.from_examples(labeled("1.0", "2.0", "none"), ClassifyOptions())
     assert words.labels == ("1.0", "2.0", "none")
     # Booleans are lower case in JSON Lines files and capitalized in files of pandas.
-    truth = Classify.from_examples(labelled("true", "false"), ClassifyOptions())
-    assert truth.labels_of(labelled("True")[0]) == ["true"]
-    apart = Classify.from_examples(labelled("true", "True"), ClassifyOptions())
-    assert apart.labels_of(labelled("True")[0]) == ["True"]
-    halves = Classify.from_examples(labelled("1.0", "1.5"), ClassifyOptions(regression=False))
-    halves.check(labelled("1", "1.0", "1.5"))
-    assert Classify.from_examples(labelled("1.0", "2.0"), ClassifyOptions(regression=True)).target(
-        labelled("2.0")[0]
+    truth = Classify.from_examples(labeled("true", "false"), ClassifyOptions())
+    assert truth.labels_of(labeled("True")[0]) == ["true"]
+    apart = Classify.from_examples(labeled("true", "True"), ClassifyOptions())
+    assert apart.labels_of(labeled("True")[0]) == ["True"]
+    halves = Classify.from_examples(labeled("1.0", "1.5"), ClassifyOptions(regression=False))
+    halves.check(labeled("1", "1.0", "1.5"))
+    assert Classify.from_examples(labeled("1.0", "2.0"), ClassifyOptions(regression=True)).target(
+        labeled("2.0")[0]
     ) == pytest.approx(2.0)
 
 
@@ -137,14 +137,14 @@ def test_regression_is_inferred_from_labels() -> None:
 
 def test_multilabel_report_has_no_confusion_matrix() -> None:
     several = build_task('["a", "b"]', '["b"]')
-    dev = labelled('["a"]', '["b", "a"]')
+    dev = labeled('["a"]', '["b", "a"]')
     right = [LabelsAnswer(several.labels_of(row), {"a": 0.9, "b": 0.9}) for row in dev]
     report = compute_label_report(several, right, dev)
     assert report is not None
     assert (report.labels["a"].f1, report.confusion) == (1.0, None)
     exclusive = build_task("a", "b")  # exclusive labels have a confusion matrix
     exclusive_report = compute_label_report(
-        exclusive, [LabelAnswer("a", 0.9, {"a": 0.9, "b": 0.1})], labelled("a")
+        exclusive, [LabelAnswer("a", 0.9, {"a": 0.9, "b": 0.1})], labeled("a")
     )
     assert exclusive_report is not None
     assert exclusive_report.confusion is not None
@@ -155,14 +155,14 @@ def test_multilabel_is_inferred_from_lists() -> None:
     lists = build_task('["a", "b"]', "[]", '["b"]')
     assert lists.options.multi_label
     assert lists.labels == ("a", "b")
-    assert lists.target(labelled('["b"]')[0]) == [0.0, 1.0]
+    assert lists.target(labeled('["b"]')[0]) == [0.0, 1.0]
     bars = build_task("a|b", "c", "a", multi_label=True)
     assert bars.labels == ("a", "b", "c")
-    assert bars.target(labelled("c | a")[0]) == [1.0, 0.0, 1.0]
+    assert bars.target(labeled("c | a")[0]) == [1.0, 0.0, 1.0]
     assert not build_task("a|b", "c").options.multi_label
     for wrong in ('["a"', '["a", ["b"]]'):
         with pytest.raises(DataError, match=r"dev\.tsv:2: expected a list such as"):
-            lists.target(labelled(wrong)[0])
+            lists.target(labeled(wrong)[0])
 
 
 def test_task_rejects_invalid_labels() -> None:
@@ -173,14 +173,14 @@ def test_task_rejects_invalid_labels() -> None:
     with pytest.raises(DataError, match="regression cannot be combined with multi_label"):
         build_task("1", "2", regression=True, multi_label=True)
     task = build_task("fair", "good")
-    assert task.target(labelled("good")[0]) == 1
+    assert task.target(labeled("good")[0]) == 1
     with pytest.raises(DataError, match=r"dev\.tsv:2: label 'god' is not .* did you mean 'good'"):
-        task.check(labelled("god"))
+        task.check(labeled("god"))
     number = build_task("1.5", "2")
-    assert number.target(labelled("1e-1")[0]) == 0.1
+    assert number.target(labeled("1e-1")[0]) == 0.1
     for word in ("high", "nan", "inf"):
         with pytest.raises(DataError, match=r"dev\.tsv:2: label .* is not a number"):
-            number.check(labelled(word))
+            number.check(labeled(word))
 
 
 def answered(task: Classify, rows: list[list[float]]) -> list[Any]:
@@ -188,24 +188,24 @@ def answered(task: Classify, rows: list[list[float]]) -> list[Any]:
     features = [Feature(encoding, index) for index in range(len(rows))]
     outputs = [np.array([row], dtype=np.float32) for row in rows]
     return task.answers(
-        by_example(labelled(*["x"] * len(rows)), group(features), outputs), nn.Identity()
+        by_example(labeled(*["x"] * len(rows)), group(features), outputs), nn.Identity()
     )
 
 
 def test_scores_match_task_type() -> None:
     task = build_task("no", "yes")
     answers = answered(task, [[2.0, 1.0], [0.0, 1.0], [3.0, 1.0], [0.0, 1.0]])
-    scores = task.score(answers, labelled("no", "yes", "yes", "yes"))
+    scores = task.score(answers, labeled("no", "yes", "yes", "yes"))
     assert scores["accuracy"] == 0.75
     assert scores["f1"] == pytest.approx(0.8)  # precision 1, recall 2/3
     assert scores["matthews"] == pytest.approx((1 * 2 - 0 * 1) / (2 * 2 * 1 * 3) ** 0.5)
     number = build_task("1.5", "2")
-    scores = number.score(answered(number, [[1.0], [2.0], [3.0]]), labelled("2", "4", "6"))
+    scores = number.score(answered(number, [[1.0], [2.0], [3.0]]), labeled("2", "4", "6"))
     assert scores == pytest.approx({"pearson": 1.0, "spearman": 1.0})
     several = build_task('["a", "b"]', '["b"]')
     answers = answered(several, [[2.0, 1.0], [-1.0, 3.0], [-1.0, -1.0]])
     assert [answer.labels for answer in answers] == [["a", "b"], ["b"], []]
-    scores = several.score(answers, labelled('["a", "b"]', '["a"]', "[]"))
+    scores = several.score(answers, labeled('["a", "b"]', '["a"]', "[]"))
     assert scores["exact"] == pytest.approx(2 / 3)
     assert [task.metric for task in (task, number, several)] == ["accuracy", "pearson", "f1_micro"]
 
@@ -215,15 +215,15 @@ def test_error_severity_grows_with_error() -> None:
     good, sure, unsure = answered(task, [[0.0, 1.0], [4.0, 0.0], [0.5, 0.0]])
     bad = [
         task.error_record(a, e).severity
-        for a, e in zip([good, sure, unsure], labelled(*["yes"] * 3), strict=True)
+        for a, e in zip([good, sure, unsure], labeled(*["yes"] * 3), strict=True)
     ]
     assert bad[0] == 0.0
     assert bad[1] > bad[2] > 0.0
     number = build_task("1.5", "2")
-    assert number.error_record(answered(number, [[1.0]])[0], labelled("4")[0]).severity == 3.0
+    assert number.error_record(answered(number, [[1.0]])[0], labeled("4")[0]).severity == 3.0
     several = build_task('["a", "b"]', '["b"]')
     assert (
-        several.error_record(answered(several, [[2.0, 1.0]])[0], labelled('["a", "b"]')[0]).severity
+        several.error_record(answered(several, [[2.0, 1.0]])[0], labeled('["a", "b"]')[0]).severity
         == 0
     )
 
@@ -284,7 +284,7 @@ def test_single_texts_and_pairs_cannot_be_mixed() -> None:
         Classify.reader.example("a", (" ",))
     rows = [LabelExample("a", "b"), LabelExample("a", where="f:7")]
     with pytest.raises(DataError, match="f:7: no second text, unlike other rows"):
-        Classify(("x", "y")).features(rows, None, 8, long="error", labelled=False)  # type: ignore[arg-type]
+        Classify(("x", "y")).features(rows, None, 8, long="error", labeled=False)  # type: ignore[arg-type]
     single, pairs = (
         build_task("x", "y"),
         Classify.from_examples(
@@ -326,7 +326,7 @@ def test_public_data_sets_are_parsed(
     labels: tuple[str, ...] | None,
     data_folder: Path,
 ) -> None:
-    found, _ = Classify.reader.read(data_folder / file, Reading(**reading), labelled=True)
+    found, _ = Classify.reader.read(data_folder / file, Reading(**reading), labeled=True)
     assert len(found) == count
     task = Classify.from_examples(found, ClassifyOptions())
     assert labels is None or task.labels == labels
@@ -339,13 +339,13 @@ def test_reader_rejects_uneven_rows_and_accepts_trimmed_rows(
     """Some rows of the STS-B file have two more columns."""
     source = data_folder / "stsb" / "sts-dev.tsv"
     with pytest.raises(DataError, match=r"sts-dev\.tsv:\d+: expected 7 columns .* got 9"):
-        Classify.reader.read(source, Reading(header=False), labelled=True)
+        Classify.reader.read(source, Reading(header=False), labeled=True)
     lines = [line.split("\t")[4:7] for line in source.read_text(encoding="utf-8").splitlines()]
     path = table(tmp_path, *("|".join(cells).replace("\t", " ") for cells in lines))
     found, _ = Classify.reader.read(
         path,
         Reading(label_column="1", text_column="2", pair_column="3", header=False),
-        labelled=True,
+        labeled=True,
     )
     assert len(found) == 1500
     assert Classify.from_examples(found, ClassifyOptions()).options.regression
@@ -364,7 +364,7 @@ def test_thresholds_must_match_label_count() -> None:
 
 def test_calibration_optimizes_thresholds_and_temperature() -> None:
     several = build_task('["a", "b"]', "[]")
-    dev = labelled('["a"]', "[]", '["b"]', "[]")
+    dev = labeled('["a"]', "[]", '["b"]', "[]")
     answers = answered(several, [[-1.0, -3.0], [-2.0, -9.0], [-3.0, 1.0], [-2.0, 0.5]])
     calibrated = several.calibrated(answers, dev)
     assert calibrated.chosen_on(several)
@@ -376,7 +376,7 @@ def test_calibration_optimizes_thresholds_and_temperature() -> None:
     assert fixed.calibrated(answers, dev) is fixed
     exclusive = build_task("no", "yes", calibrate=True)
     rows = [[0.0, 4.0], [4.0, 0.0], [0.0, 4.0], [0.0, 4.0]]
-    dev = labelled("yes", "no", "no", "yes")
+    dev = labeled("yes", "no", "no", "yes")
     tempered = exclusive.calibrated(answered(exclusive, rows), dev)
     assert tempered.options.temperature > 1.5
     assert not tempered.chosen_on(exclusive)
@@ -422,5 +422,5 @@ def test_score_names_match_scores() -> None:
         (build_task('["a"]', "[]"), "[]"),
     ):
         answer = answered(task, [[0.5] * len(task.labels)])
-        assert set(task.score_names) == set(task.score(answer, labelled(label)))
+        assert set(task.score_names) == set(task.score(answer, labeled(label)))
         assert task.metric in task.score_names

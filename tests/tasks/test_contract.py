@@ -226,7 +226,7 @@ def inputs(tuned: tuple[str, Path, dict[str, float]]) -> Inputs:
     examples = read_examples(task_of(name), out.parent / "rows.jsonl")
     loaded, _ = load_for_finetuning(out, task := restored(name, out), 0.0)
     length = min(loaded.model.config.max_positions, 256)
-    features = task.features(examples, loaded.tokenizer, length, long=task.long[0], labelled=True)
+    features = task.features(examples, loaded.tokenizer, length, long=task.long[0], labeled=True)
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():  # A loss near 0 would hide errors.
         for weight in loaded.model.parameters():

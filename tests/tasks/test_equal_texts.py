@@ -39,7 +39,7 @@ def answers_of(
     """Return the answers if equal second texts share a unit vector."""
     task = Similarity.from_examples(examples, SimilarityOptions())
     tokenizer = bertkit.load(base).tokenizer
-    features = task.features(examples, tokenizer, 32, long="error", labelled=False)
+    features = task.features(examples, tokenizer, 32, long="error", labeled=False)
     units = {"d": 0, "f": 1, "h": 2}
     second = np.eye(3, dtype=np.float32)[[units[e.texts[1].strip().lower()[0]] for e in examples]]
     outputs = [*np.stack([first, second], 1).reshape(-1, 3)]

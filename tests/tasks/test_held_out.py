@@ -107,7 +107,7 @@ def test_questions_and_turns_of_one_source_stay_together(
     assert capsys.readouterr().err == ""
     talks = [{"dialogue": [[f"hello {n}", f"turn {n}.{p}"] for p in range(4)]} for n in range(20)]
     (tmp_path / "talks.json").write_text(json.dumps(talks), encoding="utf-8")
-    read, _ = Respond.reader.read(tmp_path / "talks.json", Reading(), labelled=True)
+    read, _ = Respond.reader.read(tmp_path / "talks.json", Reading(), labeled=True)
     train, dev = hold_out(Respond, read, 0.2, name="dev", options=Respond.Options(), seed=0)
     assert len(dev) == 16
     right = {row.choices[row.answer] for row in dev if row.answer is not None}

@@ -46,8 +46,8 @@ def dialogues(folder: Path, *pairs: Sequence[tuple[str, str]]) -> Path:
     return written(folder, "talk.json", json.dumps([{"meta": [], "dialogue": p} for p in pairs]))
 
 
-def examples_of(path: Path, *, labelled: bool = True) -> list[ChoiceQuestion]:
-    return Respond.reader.read(path, Reading(), labelled=labelled)[0]
+def examples_of(path: Path, *, labeled: bool = True) -> list[ChoiceQuestion]:
+    return Respond.reader.read(path, Reading(), labeled=labeled)[0]
 
 
 def packed(task: Respond, features: Sequence[Feature]) -> Batch:
@@ -58,7 +58,7 @@ def answered(
     model: Model, tokenizer: Tokenizer, examples: Sequence[ChoiceQuestion]
 ) -> list[ResponseAnswer]:
     task = Respond()
-    features = task.features(examples, tokenizer, 32, long="truncate", labelled=False)
+    features = task.features(examples, tokenizer, 32, long="truncate", labeled=False)
     outputs = run_head(task, Engine(model, precision=None, max_batch_tokens=10**6), features)
     return task.answers(by_example(examples, group(features), outputs), model.heads["choose"])
 
@@ -72,7 +72,7 @@ def test_responses_follow_all_previous_turns(tmp_path: Path) -> None:
         [("How are\nyou ?", "Well ."), ("And now ?", "Still well ."), ("Bye .", "")],
         [("Rain ?", "Sun .")],
     )
-    found, message = Respond.reader.read(path, Reading(), labelled=True)
+    found, message = Respond.reader.read(path, Reading(), labeled=True)
     assert [e.text for e in found] == [
         "How are you ?",
         "How are you ?\nWell .\nAnd now ?",
@@ -127,7 +127,7 @@ def test_position_of_right_response_is_random(tmp_path: Path) -> None:
     counts = np.bincount([e.answer for e in found if e.answer is not None], minlength=10)
     assert counts.min() > 10
     assert len({e.choices for e in found}) == 300
-    blind = examples_of(path, labelled=False)
+    blind = examples_of(path, labeled=False)
     assert [e.choices for e in blind] == [e.choices for e in found]
     assert {e.answer for e in blind} == {None}
 
@@ -144,7 +144,7 @@ def test_rows_can_list_candidates(tmp_path: Path) -> None:
     assert set(found[1].choices) == {"Three .", "Fine ."}
     bare = [{"context": "Hello .", "candidates": ["Hi .", "Bye ."]}]
     path = written(tmp_path, "bare.jsonl", json.dumps(bare[0]))
-    assert examples_of(path, labelled=False)[0].choices == ("Hi .", "Bye .")
+    assert examples_of(path, labeled=False)[0].choices == ("Hi .", "Bye .")
     with pytest.raises(DataError, match=r"bare\.jsonl:1: no response; add a response"):
         examples_of(path)
 
@@ -199,7 +199,7 @@ def test_reader_rejects_invalid_files(name: str, text: str, message: str, tmp_pa
 
 def test_reader_rejects_columns_and_restore_keeps_options(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"^text_column: not supported by respond"):
-        Respond.reader.read(tmp_path / "t.json", Reading(text_column="x"), labelled=True)
+        Respond.reader.read(tmp_path / "t.json", Reading(text_column="x"), labeled=True)
     task = Respond.restore((), Respond((), RespondOptions(turns=7)).settings())
     assert task.options == RespondOptions(turns=7)
     assert find("respond") is Respond
@@ -211,14 +211,14 @@ def test_reader_rejects_columns_and_restore_keeps_options(tmp_path: Path) -> Non
 def test_last_turns_are_joined_by_sep(tokenizer: Tokenizer) -> None:
     example = ChoiceQuestion("a b\nc\nd\ne", ("f", "g"), 1)
     task = Respond((), RespondOptions(turns=3))
-    features = task.features([example], tokenizer, 32, long="error", labelled=False)
+    features = task.features([example], tokenizer, 32, long="error", labeled=False)
     tokens = tokenizer.pieces(features[0].encoding.ids)
     assert tokens == ["[CLS]", "c", "[SEP]", "d", "[SEP]", "e", "[SEP]", "f", "[SEP]"]
     assert features[0].encoding.types.tolist() == [0] * 7 + [1] * 2
     # Truncation removes the oldest tokens and keeps the response.
     with pytest.raises(DataError, match="9 tokens with choice 1, but the maximum is 7"):
-        task.features([example], tokenizer, 7, long="error", labelled=False)
-    [cut, _] = task.features([example], tokenizer, 7, long="truncate", labelled=False)
+        task.features([example], tokenizer, 7, long="error", labeled=False)
+    [cut, _] = task.features([example], tokenizer, 7, long="truncate", labeled=False)
     assert tokenizer.pieces(cut.encoding.ids) == ["[CLS]", "d", "[SEP]", "e", "[SEP]", "f", "[SEP]"]
     assert cut.encoding.truncated
 
@@ -227,11 +227,11 @@ def test_training_uses_first_wrong_responses(tokenizer: Tokenizer) -> None:
     example = ChoiceQuestion("a", tuple("bcdefghijk"), 2)
     for negatives in (1, 3, 9):
         task = Respond((), RespondOptions(negatives=negatives))
-        features = task.features([example], tokenizer, 32, long="error", labelled=True)
+        features = task.features([example], tokenizer, 32, long="error", labeled=True)
         responses = [tokenizer.pieces(f.encoding.ids)[3] for f in features]
         assert responses == ["d", *"bcefghijk"[:negatives]]
         assert [f.target for f in features] == [True] + [False] * negatives
-        everything = task.features([example], tokenizer, 32, long="error", labelled=False)
+        everything = task.features([example], tokenizer, 32, long="error", labeled=False)
         assert len(everything) == 10
 
 
@@ -247,7 +247,7 @@ def test_training_ranks_right_responses_first(tmp_path: Path, tokenizer: Tokeniz
     )
     before = task.score(answered(model.eval(), tokenizer, examples), examples)
     assert before["recall@1"] < 0.6
-    batch = packed(task, task.features(examples, tokenizer, 32, long="error", labelled=True))
+    batch = packed(task, task.features(examples, tokenizer, 32, long="error", labeled=True))
     assert batch.example is not None
     assert torch.bincount(batch.example).tolist() == [8] * 8
     optimizer = torch.optim.Adam(model.train().parameters(), 3e-3)
@@ -320,10 +320,10 @@ def test_public_dialogues_are_parsed(
     name: str, count: int, data_folder: Path, tokenizer: Tokenizer
 ) -> None:
     path = data_folder / name / "valid.json"
-    found, message = Respond.reader.read(path, Reading(), labelled=True)
+    found, message = Respond.reader.read(path, Reading(), labeled=True)
     assert f"1,000 dialogues; {count:,} responses, 10 candidates each" in message
     assert len(found) == count
     assert all(len(set(e.choices)) == 10 for e in found)
-    features = Respond().features(found[:40], tokenizer, 48, long="truncate", labelled=True)
+    features = Respond().features(found[:40], tokenizer, 48, long="truncate", labeled=True)
     assert len(features) == 160
     assert max(len(f.encoding) for f in features) <= 48

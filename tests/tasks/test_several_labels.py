@@ -31,7 +31,7 @@ def write_one_hot(path: Path, values: tuple[str, str] = ("0", "1")) -> Path:
 @pytest.mark.parametrize("values", [("0", "1"), ("0.0", "1.0"), ("False", "True")])
 def test_one_hot_columns_are_parsed_as_label_lists(tmp_path: Path, values: tuple[str, str]) -> None:
     examples, _ = Classify.reader.read(
-        write_one_hot(tmp_path / "a.csv", values), ONE_HOT, labelled=True
+        write_one_hot(tmp_path / "a.csv", values), ONE_HOT, labeled=True
     )
     assert [(e.text, sorted(json.loads(e.label or ""))) for e in examples] == ROWS
     task = Classify.from_examples(examples, ClassifyOptions())
@@ -63,16 +63,16 @@ def test_one_hot_columns_and_lists_train_equal_models(tmp_path: Path) -> None:
 def test_one_hot_columns_reject_unknown_names_and_values(tmp_path: Path) -> None:
     file = write_one_hot(tmp_path / "a.csv")
     with pytest.raises(DataError, match=r"no column 'insulting'; did you mean 'insult'\?"):
-        Classify.reader.read(file, Reading(label_column="toxic,insulting"), labelled=True)
+        Classify.reader.read(file, Reading(label_column="toxic,insulting"), labeled=True)
     file.write_text(file.read_text().replace("d c a,1,1", "d c a,1,2"), encoding="utf-8")
     with pytest.raises(DataError, match=r"a\.csv:4: expected 0 or 1 in column 'insult', got '2'"):
-        Classify.reader.read(file, ONE_HOT, labelled=True)
+        Classify.reader.read(file, ONE_HOT, labeled=True)
 
 
 def test_column_name_can_contain_comma(tmp_path: Path) -> None:
     file = tmp_path / "a.tsv"
     file.write_text("text\ta,b\nx y z\tgood\nx z y\tbad\n", encoding="utf-8")
-    examples, _ = Classify.reader.read(file, Reading(label_column="a,b"), labelled=True)
+    examples, _ = Classify.reader.read(file, Reading(label_column="a,b"), labeled=True)
     assert [e.label for e in examples] == ["good", "bad"]
 
 

@@ -52,11 +52,11 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_folder(folder, tokenizer, "mlm")
 
 
-def pairs(count: int, labelled: bool = False) -> list[SimilarityExample]:
+def pairs(count: int, labeled: bool = False) -> list[SimilarityExample]:
     found = []
     for i in range(count):
-        first, second = WORDS[i % 10], WORDS[(i + i // 10 * 3) % 10 if labelled else i % 10]
-        label = (5.0 if first == second else 1.0) if labelled else None
+        first, second = WORDS[i % 10], WORDS[(i + i // 10 * 3) % 10 if labeled else i % 10]
+        label = (5.0 if first == second else 1.0) if labeled else None
         found.append(
             SimilarityExample((f"a {first} thing", f"is {second} number"), label, f"row {i}")
         )
@@ -69,7 +69,7 @@ def ready(
     """Build the task, a model for it and a batch of the examples."""
     task = Similarity.from_examples(examples, SimilarityOptions(**options))
     loaded = bertkit.load(base, heads={"similarity": task.build_head})
-    features = task.features(examples, loaded.tokenizer, 32, long="error", labelled=True)
+    features = task.features(examples, loaded.tokenizer, 32, long="error", labeled=True)
     features.sort(key=lambda feature: len(feature.encoding))
     return task, loaded.model, make_batch(task, features)
 
@@ -120,7 +120,7 @@ def test_triplet_losses_match_formulas(loss: str, base: Path) -> None:
 
 
 def test_cosine_loss_matches_formula(base: Path) -> None:
-    examples = pairs(20, labelled=True)
+    examples = pairs(20, labeled=True)
     task, model, batch = ready(examples, base)
     model.eval()
     assert (task.options.loss, task.options.highest) == ("cosine", 5.0)
@@ -320,7 +320,7 @@ def test_prompts_of_training_are_used_for_prediction(
 @pytest.mark.parametrize("loss", ["cosine", "cosent"])
 def test_prompt_of_scored_pairs_becomes_default(loss: str, base: Path, tmp_path: Path) -> None:
     peer = pytest.importorskip("sentence_transformers", reason="pip install 'bertkit[dev]'")
-    data = {"train": pairs(20, labelled=True), "dev": pairs(10, labelled=True)}
+    data = {"train": pairs(20, labeled=True), "dev": pairs(10, labeled=True)}
     settings = msgspec.structs.replace(SETTINGS, epochs=1)
     options = {"prompt": "red a ", "loss": loss}
     out = tmp_path / "out"
@@ -389,7 +389,7 @@ def test_ranks_count_ties_as_better(base: Path, tmp_path: Path) -> None:
     first = np.eye(4, dtype=np.float32)[:3]
     outputs = [*np.stack([first, first[[0, 0, 2]]], 1).reshape(6, 4)]
     features = task.features(
-        pairs(3), bertkit.load(base).tokenizer, 32, long="error", labelled=False
+        pairs(3), bertkit.load(base).tokenizer, 32, long="error", labeled=False
     )
     answers = task.answers(by_example(pairs(3), group(features), outputs), torch.nn.Identity())
     assert [answer.rank for answer in answers] == [2, 3, 1]
@@ -414,7 +414,7 @@ def test_reader_parses_tables(
     text: str, texts: tuple[str, ...], label: float | None, tmp_path: Path
 ) -> None:
     found, message = Similarity.reader.read(
-        table(tmp_path / "t.tsv", text), Reading(), labelled=True
+        table(tmp_path / "t.tsv", text), Reading(), labeled=True
     )
     assert [(example.texts, example.label) for example in found] == [(texts, label)]
     assert "texts = " in message
@@ -422,7 +422,7 @@ def test_reader_parses_tables(
 
 def test_named_pair_column_is_not_text_column(tmp_path: Path) -> None:
     path = table(tmp_path / "t.tsv", "text\tsentence1\nx\ty\n")
-    [example], _ = Similarity.reader.read(path, Reading(pair_column="text"), labelled=True)
+    [example], _ = Similarity.reader.read(path, Reading(pair_column="text"), labeled=True)
     assert example.texts == ("y", "x")
 
 
@@ -438,7 +438,7 @@ def test_named_pair_column_is_not_text_column(tmp_path: Path) -> None:
 )
 def test_reader_rejects_invalid_tables(text: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=message):
-        Similarity.reader.read(table(tmp_path / "t.tsv", text), Reading(), labelled=True)
+        Similarity.reader.read(table(tmp_path / "t.tsv", text), Reading(), labeled=True)
 
 
 def test_read_examples_reports_all_unusable_rows(
@@ -511,7 +511,7 @@ def test_labeled_rows_have_mrr_and_spearman(loss: str, base: Path, tmp_path: Pat
 
 
 def test_cosent_training_reaches_best_spearman(base: Path, tmp_path: Path) -> None:
-    rows = pairs(40, labelled=True)
+    rows = pairs(40, labeled=True)
     found = finetune(
         "similarity",
         base,

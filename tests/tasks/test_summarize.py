@@ -56,8 +56,8 @@ def lines(folder: Path, *rows: object) -> Path:
     return path
 
 
-def read(path: Path, *, labelled: bool = True, **columns: str) -> list[SummaryExample]:
-    return Summarize.reader.read(path, Reading(**columns), labelled=labelled)[0]
+def read(path: Path, *, labeled: bool = True, **columns: str) -> list[SummaryExample]:
+    return Summarize.reader.read(path, Reading(**columns), labeled=labeled)[0]
 
 
 DOCUMENT = "The cat sat today.  A dog\nran home quickly!\n\nThe bird ate a fish. The dog ate."
@@ -102,7 +102,7 @@ def test_sentences_match_manual_split() -> None:
 @given(st.lists(DOCUMENTS, min_size=1, max_size=4))
 def test_each_sentence_is_in_exactly_one_window(tokenizer: Tokenizer, documents: list[str]) -> None:
     examples = [SummaryExample(document) for document in documents]
-    features = task().features(examples, tokenizer, LENGTH, long="window", labelled=False)
+    features = task().features(examples, tokenizer, LENGTH, long="window", labeled=False)
     assert [f.example for f in features] == sorted(f.example for f in features)
     for number, document in enumerate(examples):
         windows = [f for f in features if f.example == number]
@@ -135,7 +135,7 @@ def test_each_sentence_is_in_exactly_one_window(tokenizer: Tokenizer, documents:
 
 def test_windows_contain_complete_sentences(tokenizer: Tokenizer) -> None:
     features = task().features(
-        [SummaryExample("The cat sat. " * 10)], tokenizer, LENGTH, long="window", labelled=False
+        [SummaryExample("The cat sat. " * 10)], tokenizer, LENGTH, long="window", labeled=False
     )
     assert [len(f.token_indices) for f in features] == [4, 4, 2]  # six tokens each
     assert [len(f.encoding) for f in features] == [24, 24, 12]
@@ -144,7 +144,7 @@ def test_windows_contain_complete_sentences(tokenizer: Tokenizer) -> None:
 def test_answer_reports_truncated_sentence(tokenizer: Tokenizer) -> None:
     document = "The cat sat. " + "a dog " * 40 + "ran. The bird ate."
     features = task().features(
-        [SummaryExample(document)], tokenizer, LENGTH, long="window", labelled=False
+        [SummaryExample(document)], tokenizer, LENGTH, long="window", labeled=False
     )
     assert [f.encoding.truncated for f in features] == [False, True, False]
     assert len(features[1].encoding) == LENGTH
@@ -157,7 +157,7 @@ def test_answer_reports_truncated_sentence(tokenizer: Tokenizer) -> None:
 
 def test_special_token_in_text_starts_no_sentence(tokenizer: Tokenizer) -> None:
     [feature] = task().features(
-        [SummaryExample("A cat [CLS] sat.")], tokenizer, LENGTH, long="window", labelled=False
+        [SummaryExample("A cat [CLS] sat.")], tokenizer, LENGTH, long="window", labeled=False
     )
     assert feature.token_indices.tolist() == [0]
 
@@ -210,7 +210,7 @@ def test_targets_match_oracle_across_windows(tokenizer: Tokenizer) -> None:
     )
     short_example = SummaryExample("A fish.", ("a bird",))
     features = task(1).features(
-        [long_example, short_example], tokenizer, LENGTH, long="window", labelled=True
+        [long_example, short_example], tokenizer, LENGTH, long="window", labeled=True
     )
     assert (
         np.concatenate([f.target for f in features[:-1]]).tolist() == [0.0] * 5 + [1.0] + [0.0] * 4
@@ -230,7 +230,7 @@ def test_loss_equals_mean_over_sentences(tokenizer: Tokenizer) -> None:
         SummaryExample("A fish ate.", ("fish",)),
     ]
     summarize, net = task(1), model()
-    features = summarize.features(examples, tokenizer, LENGTH, long="window", labelled=True)
+    features = summarize.features(examples, tokenizer, LENGTH, long="window", labeled=True)
     features.sort(key=lambda f: len(f.encoding))
     loss = summarize.loss(
         net, make_batch(summarize, features), totals([make_batch(summarize, features)])
@@ -251,7 +251,7 @@ def test_segment_ids_change_scores(tokenizer: Tokenizer) -> None:
         tokenizer,
         LENGTH,
         long="window",
-        labelled=False,
+        labeled=False,
     )
     before = run_head(summarize, Engine(net, precision=None, max_batch_tokens=100), [feature])[0]
     feature.encoding.types[:] = 0
@@ -275,7 +275,7 @@ def test_training_overfits_few_documents(tokenizer: Tokenizer) -> None:
         Summarize.from_examples(examples, SummarizeOptions(sentences=1)),
         model().train(),
     )
-    features = summarize.features(examples, tokenizer, LENGTH, long="window", labelled=True)
+    features = summarize.features(examples, tokenizer, LENGTH, long="window", labeled=True)
     batch = make_batch(summarize, sorted(features, key=lambda f: len(f.encoding)))
     losses = []
     for _ in range(150):
@@ -304,7 +304,7 @@ def test_cls_scores_match_transformers(tmp_path: Path, tokenizer: Tokenizer) -> 
     save(tmp_path, net, tokenizer, BERT, labels=summarize.labels, settings=summarize.settings())
     hf_model = transformers.AutoModelForTokenClassification.from_pretrained(tmp_path).eval()
     for feature in summarize.features(
-        [SummaryExample(DOCUMENT)], tokenizer, LENGTH, long="window", labelled=False
+        [SummaryExample(DOCUMENT)], tokenizer, LENGTH, long="window", labeled=False
     ):
         ids, types = (
             torch.from_numpy(a)[None] for a in (feature.encoding.ids, feature.encoding.types)
@@ -368,7 +368,7 @@ def test_choose_prefers_first_sentences_with_equal_scores() -> None:
 
 def test_answers_are_slices_of_document(tokenizer: Tokenizer) -> None:
     document, summarize = SummaryExample(DOCUMENT), task(2)
-    features = summarize.features([document], tokenizer, LENGTH, long="window", labelled=False)
+    features = summarize.features([document], tokenizer, LENGTH, long="window", labeled=False)
     assert len(features) == 2
     outputs = [np.array([[-1.0], [2.0], [0.0]], np.float32), np.array([[1.0]], np.float32)]
     [answer] = summarize.answers(by_example([document], group(features), outputs), model())
@@ -438,8 +438,8 @@ def test_columns_are_inferred_or_set_by_name(tmp_path: Path) -> None:
         ("mail",),
         ("[Fwd: two]",),
     ]
-    assert read(path, labelled=False)[1] == SummaryExample("Two.", (), f"{path}:2")
-    message = Summarize.reader.read(path, Reading(), labelled=True)[1]
+    assert read(path, labeled=False)[1] == SummaryExample("Two.", (), f"{path}:2")
+    message = Summarize.reader.read(path, Reading(), labeled=True)[1]
     assert message.endswith(
         "2 rows; text = 'body', summary = 'subject', summary = 'annotated_subjects'"
     )
@@ -481,11 +481,11 @@ def test_invalid_columns_and_missing_summaries_are_rejected(
         read(path, pair_column="summary")
     with pytest.raises(DataError, match=r"rows\.jsonl:1: no document contains a word"):
         Summarize.from_examples(read(path), SummarizeOptions())
-    unlabelled = read(path, labelled=False)
+    unlabeled = read(path, labeled=False)
     with pytest.raises(DataError, match=r"rows\.jsonl:1: no summary"):
-        task().check(unlabelled)
+        task().check(unlabeled)
     with pytest.raises(DataError, match=r"rows\.jsonl:1: no summary"):
-        task().features(unlabelled, tokenizer, LENGTH, long="window", labelled=True)
+        task().features(unlabeled, tokenizer, LENGTH, long="window", labeled=True)
 
 
 def test_reader_accepts_compressed_table(tmp_path: Path) -> None:
@@ -500,7 +500,7 @@ def test_long_document_is_summarized_in_seconds(tokenizer: Tokenizer) -> None:
     )
     began = time.monotonic()
     summarize = task()
-    features = summarize.features([document], tokenizer, 512, long="window", labelled=True)
+    features = summarize.features([document], tokenizer, 512, long="window", labeled=True)
     outputs = [np.zeros((len(f.token_indices), 1), np.float32) for f in features]
     [answer] = summarize.answers(by_example([document], group(features), outputs), model())
     assert time.monotonic() - began < 30
@@ -510,7 +510,7 @@ def test_long_document_is_summarized_in_seconds(tokenizer: Tokenizer) -> None:
 
 def test_public_mails_are_parsed_and_summarized(data_folder: Path) -> None:
     examples, message = Summarize.reader.read(
-        data_folder / "aeslc" / "dev.jsonl", Reading(), labelled=True
+        data_folder / "aeslc" / "dev.jsonl", Reading(), labeled=True
     )
     assert len(examples) == 1960
     assert "1,960 rows; text = 'body', summary = 'subject'" in message
@@ -524,7 +524,7 @@ def test_public_mails_are_parsed_and_summarized(data_folder: Path) -> None:
         assert chosen == brute_force(mail.sentences, mail.references, 1)
     vocabulary = Tokenizer.load(data_folder / "vocab" / "bert_uncased_vocab.txt")
     summarize = task(1)
-    features = summarize.features(subset, vocabulary, 512, long="window", labelled=True)
+    features = summarize.features(subset, vocabulary, 512, long="window", labeled=True)
     assert max(len(f.encoding) for f in features) <= 512
     assert sum(len(f.token_indices) for f in features) == sum(
         len(mail.sentences) for mail in subset

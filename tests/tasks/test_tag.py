@@ -97,7 +97,7 @@ def fit(task: Tag, model: Model, features: Sequence[Feature], steps: int) -> flo
 def answered(
     task: Tag, model: Model, tokenizer: Tokenizer, examples: Sequence[Example], length: int = 64
 ) -> list[TagAnswer]:
-    features = task.features(examples, tokenizer, length, long="window", labelled=False)
+    features = task.features(examples, tokenizer, length, long="window", labeled=False)
     outputs = run_head(task, Engine(model, precision=None, max_batch_tokens=512), features)
     return task.answers(by_example(examples, group(features), outputs), model.heads[task.head])
 
@@ -108,14 +108,14 @@ def answered(
 def test_reader_keeps_lines_of_words_in_columns(tmp_path: Path) -> None:
     text = "-DOCSTART- O\n\nAda I-PER\nof O\nYork I-LOC\n\nran O\n"
     path = write(tmp_path / "a.iob.gz", text)
-    (first, second), message = Tag.reader.read(path, Reading(), labelled=True)
+    (first, second), message = Tag.reader.read(path, Reading(), labeled=True)
     assert first.text == "Ada of York"
     assert first.words == ["Ada", "of", "York"]
     assert (first.tags, second.tags) == (["I-PER", "O", "I-LOC"], ["O"])
     assert (first.where, second.where) == (f"{path}:3", f"{path}:7")
     assert [first.where_is(word) for word in range(3)] == [f"{path}:{line}" for line in (3, 4, 5)]
     assert message == f"{path}: 2 sentences, 4 words; tags in IOB1: LOC, PER"
-    (bare, _), message = Tag.reader.read(path, Reading(), labelled=False)
+    (bare, _), message = Tag.reader.read(path, Reading(), labeled=False)
     assert bare == replace(first, tags=None)
     assert message == f"{path}: 2 sentences, 4 words"
 
@@ -123,17 +123,17 @@ def test_reader_keeps_lines_of_words_in_columns(tmp_path: Path) -> None:
 def test_reader_reports_language_prefix_of_words(tmp_path: Path) -> None:
     path = tmp_path / "wikiann.txt"
     path.write_text("en:New B-LOC\nen:York I-LOC\nen:is O\n", encoding="utf-8")
-    assert "every word begins with 'en:'" in Tag.reader.read(path, Reading(), labelled=True)[1]
+    assert "every word begins with 'en:'" in Tag.reader.read(path, Reading(), labeled=True)[1]
     path.write_text("en:New B-LOC\nYork I-LOC\n", encoding="utf-8")
-    assert "begins with" not in Tag.reader.read(path, Reading(), labelled=True)[1]
+    assert "begins with" not in Tag.reader.read(path, Reading(), labeled=True)[1]
 
 
 def test_columns_are_selected_by_number(tmp_path: Path) -> None:
     path = write(tmp_path / "a.txt", "1 Ada NNP B-PER\n2 ran VBD O\n")
-    [found], _ = Tag.reader.read(path, Reading(text_column="1"), labelled=True)
+    [found], _ = Tag.reader.read(path, Reading(text_column="1"), labeled=True)
     assert (found.words, found.tags) == (["Ada", "ran"], ["B-PER", "O"])
     [found], message = Tag.reader.read(
-        path, Reading(text_column="1", label_column="-2"), labelled=True
+        path, Reading(text_column="1", label_column="-2"), labeled=True
     )
     assert found.tags == ["NNP", "VBD"]
     assert message.endswith("; 2 different tags")
@@ -145,7 +145,7 @@ def test_reader_parses_spans_and_reports_changes(tmp_path: Path) -> None:
         {"text": "", "entities": []},
     ]
     path = write(tmp_path / "a.jsonl", "\n".join(map(json.dumps, rows)))
-    (first, second), message = Tag.reader.read(path, Reading(), labelled=True)
+    (first, second), message = Tag.reader.read(path, Reading(), labeled=True)
     assert first.words == ["Ada", "'", "s", "York", "!"]
     assert first.tags == ["B-PER", "O", "O", "B-LOC", "O"]
     assert [first.text[a:b] for a, b in first.word_spans] == first.words
@@ -156,7 +156,7 @@ def test_reader_parses_spans_and_reports_changes(tmp_path: Path) -> None:
         "expanded to complete words: 1; entities skipped because they contain no separate word: 1"
     )
     bare = write(tmp_path / "b.jsonl", '{"text": "Ada ran"}\n')
-    [found], _ = Tag.reader.read(bare, Reading(), labelled=False)
+    [found], _ = Tag.reader.read(bare, Reading(), labeled=False)
     assert (found.words, found.tags) == (["Ada", "ran"], None)
 
 
@@ -178,28 +178,28 @@ def test_unsupported_reading_options_are_rejected(
 ) -> None:
     path = write(tmp_path / "a.txt", "Ada B-PER\n")
     with pytest.raises(ConfigError, match=message):
-        Tag.reader.read(path, reading, labelled=True)
+        Tag.reader.read(path, reading, labeled=True)
 
 
 def test_reader_rejects_unusable_files_with_line_number(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", '{"text": "a", "entities": []}\n{"text": "a"}\n')
     with pytest.raises(DataError, match=r"a\.jsonl:2: no field 'entities'"):
-        Tag.reader.read(path, Reading(), labelled=True)
+        Tag.reader.read(path, Reading(), labeled=True)
     for name in ("text_column", "label_column"):
         with pytest.raises(ConfigError, match=rf"^{name}: not supported for \.jsonl rows"):
-            Tag.reader.read(path, Reading(**{name: "0"}), labelled=True)
+            Tag.reader.read(path, Reading(**{name: "0"}), labeled=True)
     with pytest.raises(DataError, match=r"b\.jsonl: no column 'text'; did you mean 'texts'"):
-        Tag.reader.read(write(tmp_path / "b.jsonl", '{"texts": "a"}'), Reading(), labelled=False)
+        Tag.reader.read(write(tmp_path / "b.jsonl", '{"texts": "a"}'), Reading(), labeled=False)
     with pytest.raises(DataError, match=r"c\.jsonl:1: lone surrogate"):
         Tag.reader.read(
-            write(tmp_path / "c.jsonl", '{"text": "\\ud800"}'), Reading(), labelled=False
+            write(tmp_path / "c.jsonl", '{"text": "\\ud800"}'), Reading(), labeled=False
         )
     with pytest.raises(DataError, match=r"a\.txt:2: the only column contains words; add tags"):
-        Tag.reader.read(write(tmp_path / "a.txt", "\na\nb\n"), Reading(), labelled=True)
+        Tag.reader.read(write(tmp_path / "a.txt", "\na\nb\n"), Reading(), labeled=True)
     with pytest.raises(DataError, match=r"a\.bio:2: tag 'X-A' does not fit IOB2"):
-        Tag.reader.read(write(tmp_path / "a.bio", "a B-A\nb X-A\nc O\n"), Reading(), labelled=True)
+        Tag.reader.read(write(tmp_path / "a.bio", "a B-A\nb X-A\nc O\n"), Reading(), labeled=True)
     with pytest.raises(DataError, match=r"gone\.txt: no such file"):
-        Tag.reader.read(tmp_path / "gone.txt", Reading(), labelled=True)
+        Tag.reader.read(tmp_path / "gone.txt", Reading(), labeled=True)
 
 
 def test_example_rejects_invalid_text() -> None:
@@ -268,7 +268,7 @@ def test_from_examples_rejects_unusable_tags(
 def test_check_rejects_unknown_tags_with_line_number(tmp_path: Path) -> None:
     task = Tag(IOB2, TagOptions(scheme="iob2"))
     path = write(tmp_path / "dev.txt", "a O\n\nb B-PER\nc B-LOK\n")
-    dev, _ = Tag.reader.read(path, Reading(), labelled=True)
+    dev, _ = Tag.reader.read(path, Reading(), labeled=True)
     with pytest.raises(
         DataError, match=r"dev\.txt:4: entity type 'LOK' is not in the training .* mean 'LOC'"
     ):
@@ -277,7 +277,7 @@ def test_check_rejects_unknown_tags_with_line_number(tmp_path: Path) -> None:
         Tag(("O", *BIOES[5:]), TagOptions(scheme="bioes")).check(dev)
     row = {"text": "a b", "entities": [[2, 3, "PRE"]]}
     dev, _ = Tag.reader.read(
-        write(tmp_path / "dev.jsonl", json.dumps(row)), Reading(), labelled=True
+        write(tmp_path / "dev.jsonl", json.dumps(row)), Reading(), labeled=True
     )
     with pytest.raises(DataError, match=r"dev\.jsonl:1: entity type 'PRE' .* mean 'PER'"):
         task.check(dev)
@@ -330,13 +330,13 @@ def test_each_word_is_in_window_with_most_context(sizes: list[int], length: int)
 def test_features_reject_length_without_capacity(tokenizer: Tokenizer) -> None:
     task = Tag(IOB2, TagOptions(scheme="iob2"))
     with pytest.raises(DataError, match="length = 2 is too short: 0 tokens remain"):
-        task.features([tagged("a b", "O O")], tokenizer, 2, long="window", labelled=False)
+        task.features([tagged("a b", "O O")], tokenizer, 2, long="window", labeled=False)
 
 
 def test_targets_are_at_first_tokens(tokenizer: Tokenizer) -> None:
     task = Tag(IOB2, TagOptions(scheme="iob2"))
     train = [tagged("abc d ef", "I-PER O B-LOC")]
-    [feature] = task.features(train, tokenizer, 64, long="window", labelled=True)
+    [feature] = task.features(train, tokenizer, 64, long="window", labeled=True)
     assert feature.token_indices is not None
     assert feature.token_indices.tolist() == [1, 4, 5]
     assert feature.target.tolist() == [3, 0, 1]
@@ -349,12 +349,12 @@ def test_targets_are_at_first_tokens(tokenizer: Tokenizer) -> None:
 def test_words_without_tokens_have_no_target(tokenizer: Tokenizer) -> None:
     task = Tag(IOB2, TagOptions(scheme="iob2"))
     example = tagged("a \x00 b \x00 c \x00", "B-PER B-LOC I-LOC I-LOC I-LOC B-PER")
-    [feature] = task.features([example], tokenizer, 64, long="window", labelled=True)
+    [feature] = task.features([example], tokenizer, 64, long="window", labeled=True)
     assert [task.labels[tag] for tag in feature.target] == ["B-PER", "B-LOC", "I-LOC"]
     empty = tagged("\x00", "O")
-    assert len(task.features([example, empty], tokenizer, 64, long="window", labelled=True)) == 1
+    assert len(task.features([example, empty], tokenizer, 64, long="window", labeled=True)) == 1
     with pytest.raises(DataError, match="the tokenizer returns no token for any example"):
-        task.features([empty], tokenizer, 64, long="window", labelled=True)
+        task.features([empty], tokenizer, 64, long="window", labeled=True)
 
 
 # ---- Predictions
@@ -367,7 +367,7 @@ def test_words_without_tokens_have_predictions(tokenizer: Tokenizer) -> None:
         Tag.reader.example("\x00", ()),
         Example("", []),
     ]
-    features = task.features(examples, tokenizer, 64, long="window", labelled=False)
+    features = task.features(examples, tokenizer, 64, long="window", labeled=False)
     rows = np.eye(5, dtype=np.float32)[[3, 4]] * 9
     outputs = [rows, rows[:0], rows[:0]]
     first, second, third = task.answers(
@@ -451,7 +451,7 @@ def test_chunked_scores_match_exact_marginals(tokenizer: Tokenizer) -> None:
     model.heads["crf"].crf.start.data.zero_()  # type: ignore[union-attr]
     model.heads["crf"].crf.end.data.zero_()  # type: ignore[union-attr]
     example = Tag.reader.example("a bc j d " * CHUNK_WORDS, ())
-    features = task.features([example], tokenizer, 16, long="window", labelled=False)
+    features = task.features([example], tokenizer, 16, long="window", labeled=False)
     outputs = run_head(task, Engine(model, precision=None, max_batch_tokens=4096), features)
     [answer] = task.answers(by_example([example], group(features), outputs), model.heads["crf"])
     crf = model.heads["crf"].crf
@@ -487,7 +487,7 @@ def test_training_fits_entity_of_600_words_across_windows(
     tags = SCHEMES[scheme].encode([Entity(1, 601, "PER")], 606)
     example = tagged(text, " ".join(tags))
     model = model_of(task, length=128)
-    features = task.features([example], tokenizer, 128, long="window", labelled=True)
+    features = task.features([example], tokenizer, 128, long="window", labeled=True)
     assert len(features) > 5
     crf = model.heads["crf"].crf
     batch = make_batch(task, sorted(features, key=lambda f: len(f.encoding)))
@@ -517,7 +517,7 @@ def test_loss_does_not_depend_on_batches_of_step(tokenizer: Tokenizer) -> None:
     for options in (TagOptions(scheme="iob2"), CRF):
         task = Tag(IOB2, options)
         model = model_of(task)
-        features = task.features(TRAIN, tokenizer, 64, long="window", labelled=True)
+        features = task.features(TRAIN, tokenizer, 64, long="window", labeled=True)
         features.sort(key=lambda feature: len(feature.encoding))
         whole = [make_batch(task, features)]
         parts = [make_batch(task, features[:2]), make_batch(task, features[2:])]
@@ -544,7 +544,7 @@ def test_f1_matches_seqeval_for_any_prediction(pairs: list[list[tuple[str, str]]
     predicted = [[IOB2.index(tag) for _, tag in rows] for rows in pairs]
     gold = [SCHEMES["iob2"].encode(spans([tag for tag, _ in rows]), len(rows)) for rows in pairs]
     examples = [tagged(" ".join("a" * len(tags)), " ".join(tags)) for tags in gold]
-    features = task.features(examples, shared(), 64, long="window", labelled=False)
+    features = task.features(examples, shared(), 64, long="window", labeled=False)
     outputs = [np.eye(5, dtype=np.float32)[tags] for tags in predicted]
     answers = task.answers(by_example(examples, group(features), outputs), torch.nn.Identity())
     scores = task.score(answers, examples)
@@ -610,7 +610,7 @@ def test_logits_and_saved_model_match_transformers(tokenizer: Tokenizer, tmp_pat
     assert isinstance(pipe.task, Tag)
     assert pipe.task.options == TagOptions(scheme="iob2")
     examples = [Tag.reader.example(text, ()) for text in ("abc d ef.", "j", "a bcd e f gh i")]
-    features = pipe.task.features(examples, tokenizer, 64, long="window", labelled=False)
+    features = pipe.task.features(examples, tokenizer, 64, long="window", labeled=False)
     outputs = run_head(
         pipe.task, Engine(pipe.loaded.model, precision=None, max_batch_tokens=512), features
     )
@@ -649,15 +649,13 @@ def test_public_data_sets_are_parsed_and_encoded(
     data_folder: Path, name: str, count: int, summary: str
 ) -> None:
     tokenizer = Tokenizer.load(data_folder / "vocab" / "bert_cased_vocab.txt")
-    examples, message = Tag.reader.read(data_folder / name, Reading(), labelled=True)
+    examples, message = Tag.reader.read(data_folder / name, Reading(), labeled=True)
     assert message == f"{data_folder / name}: {summary}"
     assert len(examples) == count
     for options in (TagOptions(), TagOptions(scheme="bioes")):
         task = Tag.from_examples(examples, options)
         for length in (512, 24):
-            features = task.features(
-                examples[:300], tokenizer, length, long="window", labelled=True
-            )
+            features = task.features(examples[:300], tokenizer, length, long="window", labeled=True)
             num_targets = sum(len(f.target) for f in features)
             assert num_targets == sum(len(e.parts.spans) for e in examples[:300])
             assert max(len(f.encoding) for f in features) <= length
@@ -681,9 +679,9 @@ def test_sentence_tokens_equal_tokens_of_text(
     kind: Literal["bpe", "wordpiece"], data_folder: Path, english: list[str]
 ) -> None:
     vocabulary = train(english[:30], kind=kind, size=2000)
-    examples, _ = Tag.reader.read(data_folder / "conll2003/valid.txt", Reading(), labelled=True)
+    examples, _ = Tag.reader.read(data_folder / "conll2003/valid.txt", Reading(), labeled=True)
     task = Tag.from_examples(examples, TagOptions())
-    features = task.features(examples, vocabulary, NO_LIMIT, long="window", labelled=True)
+    features = task.features(examples, vocabulary, NO_LIMIT, long="window", labeled=True)
     texts = vocabulary.encode_batch([e.text for e in examples], max_length=NO_LIMIT)
     assert len(features) == len(examples) == 3250
     for feature, text in zip(features, texts, strict=True):

@@ -19,7 +19,7 @@ def entities(labels: tuple[str, ...], tags: str) -> list[tuple[int, int, str]]:
     """Return the entities, as word indices, if a model with these labels predicts these tags."""
     task = Tag.restore(labels, {})
     example = tagged(" ".join("abcdef"[: len(tags.split())]), " ".join(["O"] * len(tags.split())))
-    [feature] = task.features([example], TOKENIZER, 32, long="window", labelled=False)
+    [feature] = task.features([example], TOKENIZER, 32, long="window", labeled=False)
     rows = 9 * np.eye(len(labels), dtype=np.float32)[[labels.index(tag) for tag in tags.split()]]
     [answer] = task.answers(by_example([example], [[feature]], [rows]), torch.nn.Identity())
     return [(e.start // 2, (e.end + 1) // 2, e.type) for e in answer.entities]

@@ -48,8 +48,8 @@ def test_trained_columns_are_used_if_file_has_them(letters: Path) -> None:
         ("see you at noon", "no"),
     ]
     part, table = Reading(text_column="body", label_column="gone"), Rows.read(letters)
-    assert as_learned(Reading(), part, table, labelled=True) == Reading(text_column="body")
-    assert as_learned(Reading(), LEARNED, table, labelled=False) == Reading(text_column="body")
+    assert as_learned(Reading(), part, table, labeled=True) == Reading(text_column="body")
+    assert as_learned(Reading(), LEARNED, table, labeled=False) == Reading(text_column="body")
 
 
 def test_trained_columns_precede_default_names(tmp_path: Path) -> None:
@@ -63,9 +63,9 @@ def test_named_columns_override_trained_columns(letters: Path) -> None:
     named = Reading(text_column="remark")
     expected = Reading(text_column="remark", label_column="is_spam")
     table = Rows.read(letters)
-    assert as_learned(named, LEARNED, table, labelled=True) == expected
+    assert as_learned(named, LEARNED, table, labeled=True) == expected
     swapped = Reading(text_column="is_spam")
-    assert as_learned(swapped, LEARNED, table, labelled=True) == swapped
+    assert as_learned(swapped, LEARNED, table, labeled=True) == swapped
 
 
 def test_config_json_keeps_column_numbers(tmp_path: Path) -> None:

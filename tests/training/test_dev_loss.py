@@ -88,7 +88,7 @@ def test_loss_is_the_mean_cross_entropy() -> None:
     task = Classify(("x", "y"), ClassifyOptions(pairs=False))
     model = tiny_model(tokenizer, "classify", labels=task.labels, spread=0.5).train()
     examples = [LabelExample(f"{a} " * (i + 1), None, "xy"[i % 2]) for i, a in enumerate(WORDS)]
-    features = task.features(examples, tokenizer, 32, long="error", labelled=True)
+    features = task.features(examples, tokenizer, 32, long="error", labeled=True)
     model.eval()
     batch = make_batch(task, features)
     logits = task.outputs(model, batch)
@@ -97,8 +97,8 @@ def test_loss_is_the_mean_cross_entropy() -> None:
     for budget in (1000, 20, 1):
         assert dev_loss(task, model, features, budget) == pytest.approx(expected, rel=1e-5)
     assert model.training
-    unlabelled = task.features(examples, tokenizer, 32, long="error", labelled=False)
-    assert dev_loss(task, model, unlabelled, 100) == math.inf
+    unlabeled = task.features(examples, tokenizer, 32, long="error", labeled=False)
+    assert dev_loss(task, model, unlabeled, 100) == math.inf
 
 
 @pytest.mark.parametrize("kind", ["similarity", "choose"])
@@ -113,5 +113,5 @@ def test_similarity_and_choice_tasks_have_a_loss(kind: str) -> None:
         task, examples = Choose(), [ChoiceQuestion(a, ("b", "c d"), 1) for a in WORDS]
     model = tiny_model(tokenizer, labels=task.labels)
     model.heads[task.head] = task.build_head(model.transformer)
-    features = task.features(examples, tokenizer, 32, long="error", labelled=True)
+    features = task.features(examples, tokenizer, 32, long="error", labeled=True)
     assert 0 < dev_loss(task, model, features, 64) < 10

@@ -200,7 +200,7 @@ def test_pair_logits_are_summed_over_both_orders(tokenizer: Tokenizer, tmp_path:
 def test_pair_loss_uses_logits_of_both_orders(tokenizer: Tokenizer, tmp_path: Path) -> None:
     loaded, _ = load_for_finetuning(folder_of(GPT2, tokenizer, tmp_path), task(pairs=True), 0.0)
     summed_task = task(pairs=True, both_orders=True)
-    features = summed_task.features(PAIRS, loaded.tokenizer, 24, long="error", labelled=True)
+    features = summed_task.features(PAIRS, loaded.tokenizer, 24, long="error", labeled=True)
     assert [f.example for f in features] == [0, 0, 1, 1, 2, 2]
     batch = make_batch(summed_task, features)
     model = loaded.model.eval()

@@ -90,12 +90,12 @@ class Rate(Task[LabelExample, Stars]):
         length: int,
         *,
         long: Long,
-        labelled: bool,
+        labeled: bool,
     ) -> list[Feature]:
         texts = [example.text for example in examples]
         encodings, _ = encode(tokenizer, texts, length=length, long=long)
         return [
-            Feature(encoding, index, target=number_of_stars(example) if labelled else None)
+            Feature(encoding, index, target=number_of_stars(example) if labeled else None)
             for index, (example, encoding) in enumerate(zip(examples, encodings, strict=True))
         ]
 

@@ -159,7 +159,7 @@ def untie(family: Family, named: Mapping[str, Tensor], config: EncoderConfig) ->
 
     Args:
         family: Family of the model.
-        named: Weights with the names of the family.
+        named: Weights by the names that the family uses.
         config: Configuration of the encoder or decoder.
     """
     output = named.get(str(family.heads.get("lm", {}).get("output")))

@@ -141,7 +141,7 @@ def label_columns(label: str | None, columns: Collection[str]) -> list[str]:
 
 @dataclass(frozen=True)
 class Roles:
-    """The columns of labelled texts; `pair` is None for single texts.
+    """The columns of labeled texts; `pair` is None for single texts.
 
     `labels` are one-hot columns: one per label, with 1 if the text has the label.
     """
@@ -188,7 +188,7 @@ def choose_columns(
     text: str | None = None,
     pair: str | None = None,
     label: str | None = None,
-    labelled: bool = True,
+    labeled: bool = True,
 ) -> Roles:
     """Return the columns of text, pair and label: as named, or with known names.
 
@@ -197,16 +197,16 @@ def choose_columns(
         text: Column of the text. If set, only `pair` sets a column of second texts.
         pair: Column of the second text.
         label: Column of the label, or one-hot columns separated by commas.
-        labelled: If true, the rows need a label.
+        labeled: If true, the rows need a label.
 
     Raises:
         DataError: If a column is missing, or several have a known name of the label.
     """
     labels = label_columns(label, table.columns)
-    is_complete = text is not None and (label is not None or not labelled)
+    is_complete = text is not None and (label is not None or not labeled)
     check_columns(table, text, pair, *labels, only=is_complete)
     used = [text, pair, *labels]
-    if labelled and label is None:
+    if labeled and label is None:
         known = find_columns(table, ("label",), *used) or find_columns(table, LABELS, *used)
         if len(known) > 1:
             raise DataError(
@@ -222,7 +222,7 @@ def choose_columns(
     missing = {}
     if text is None:
         missing["--text-column"] = "text"
-    if labelled and label is None:
+    if labeled and label is None:
         missing["--label-column"] = "label"
     if text is None or missing:
         raise missing_columns(table, missing)

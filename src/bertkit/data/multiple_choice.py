@@ -36,12 +36,12 @@ class ChoiceQuestion:
     dialogue: int | None = field(default=None, repr=False)
 
 
-def read_choices(source: Source, labelled: bool) -> tuple[list[ChoiceQuestion], str]:
+def read_choices(source: Source, labeled: bool) -> tuple[list[ChoiceQuestion], str]:
     """Read the questions of a .jsonl file or of rows.
 
     Args:
         source: The file or rows.
-        labelled: If true, every row needs a label.
+        labeled: If true, every row needs a label.
 
     Returns:
         The questions, and a one-line summary.
@@ -51,7 +51,7 @@ def read_choices(source: Source, labelled: bool) -> tuple[list[ChoiceQuestion], 
     """
     if not has_records(source):
         raise DataError(f"{source}: unknown file type; pass a .jsonl file, or .jsonl.gz")
-    questions = _read_rows(source, labelled)
+    questions = _read_rows(source, labeled)
     sizes = {len(question.choices) for question in questions}
     most = f"{min(sizes)} to {max(sizes)}" if len(sizes) > 1 else f"{max(sizes)}"
     return questions, f"{source}: {len(questions):,} questions of {most} choices"
@@ -140,17 +140,17 @@ class _Row(msgspec.Struct, frozen=True):
     label: int | str | None = None
 
 
-def _read_rows(source: Source, labelled: bool) -> list[ChoiceQuestion]:
+def _read_rows(source: Source, labeled: bool) -> list[ChoiceQuestion]:
     def question(location: str, row: _Row) -> ChoiceQuestion:
         texts = [text for text in (row.context, row.question) if text is not None]
         if not all(text.strip() for text in texts) or not texts:
             raise DataError(f"{location}: question or context missing or empty; add a text")
         answer = None
-        if labelled and row.label is None:
+        if labeled and row.label is None:
             raise DataError(f"{location}: no label; add the right choice's index, from 0, or text")
-        if labelled and isinstance(row.label, str):
+        if labeled and isinstance(row.label, str):
             answer = choice_index(row.label, row.choices, location)
-        elif labelled and isinstance(row.label, int):
+        elif labeled and isinstance(row.label, int):
             answer = _check_number(row.label, row.choices, location)
         return checked(ChoiceQuestion(texts[0], row.choices, answer, "".join(texts[1:]), location))
 

@@ -103,7 +103,7 @@ def _decode(raw: str | msgspec.Raw | dict[str, Any], kind: type[S], file: str, p
         raise DataError(f"{file}: invalid JSON ({error}); fix or remove it") from None
 
 
-def _squad(file: Path, labelled: bool) -> Iterator[Question]:
+def _squad(file: Path, labeled: bool) -> Iterator[Question]:
     """Yield the questions of SQuAD 1.1 and 2.0: data → paragraphs → qas.
 
     Each level is decoded separately, so that messages contain the path of an invalid value.
@@ -121,7 +121,7 @@ def _squad(file: Path, labelled: bool) -> Iterator[Question]:
                 answers = question.answers
                 if answers is None and question.is_impossible:
                     answers = []
-                if labelled and question.is_impossible == bool(answers):
+                if labeled and question.is_impossible == bool(answers):
                     value = str(question.is_impossible).lower()
                     raise DataError(
                         f"{location}: is_impossible is {value}, but the question has "
@@ -130,13 +130,13 @@ def _squad(file: Path, labelled: bool) -> Iterator[Question]:
                 yield Question(
                     question.question,
                     paragraph.context,
-                    _checked(answers, paragraph.context, location) if labelled else (),
+                    _checked(answers, paragraph.context, location) if labeled else (),
                     question.id,
                     location,
                 )
 
 
-def _read_rows(source: Source, labelled: bool) -> list[Question]:
+def _read_rows(source: Source, labeled: bool) -> list[Question]:
     """Read rows {"question", "context", "answers": {"text": [...], "answer_start": [...]}}.
 
     "id" is optional.
@@ -156,7 +156,7 @@ def _read_rows(source: Source, labelled: bool) -> list[Question]:
         return Question(
             row.question,
             row.context,
-            _checked(answers, row.context, location) if labelled else (),
+            _checked(answers, row.context, location) if labeled else (),
             location if row.id is None else str(row.id),
             location,
         )
@@ -187,12 +187,12 @@ def _checked(
     return spans
 
 
-def read_questions(source: Source, *, labelled: bool) -> tuple[list[Question], str]:
+def read_questions(source: Source, *, labeled: bool) -> tuple[list[Question], str]:
     """Read the questions of a file or of rows.
 
     Args:
         source: The file or rows.
-        labelled: If true, every question needs answers, or empty lists.
+        labeled: If true, every question needs answers, or empty lists.
 
     Returns:
         The questions, and a one-line summary.
@@ -201,9 +201,9 @@ def read_questions(source: Source, *, labelled: bool) -> tuple[list[Question], s
         DataError: If a question is invalid. The message names the file and the question.
     """
     if has_records(source):
-        questions = _read_rows(source, labelled)
+        questions = _read_rows(source, labeled)
     elif isinstance(source, Path) and suffix(source) == ".json":
-        questions = list(_squad(source, labelled))
+        questions = list(_squad(source, labeled))
     else:
         raise DataError(
             f"{source}: unknown file type; pass a .json (SQuAD) or .jsonl file, or one of these "
@@ -223,7 +223,7 @@ def read_questions(source: Source, *, labelled: bool) -> tuple[list[Question], s
             )
         seen[question.id] = question.where
     summary = f"{source}: {len(questions):,} questions"
-    if labelled:
+    if labeled:
         without = sum(not question.answerable for question in questions)
         summary += f", {without:,} of them without an answer"
     return questions, summary

@@ -45,7 +45,7 @@ class Rows:
         columns: Names of the columns.
         summary: Message about the columns, which the user can check.
         header: If true, the first line of the file is a header line.
-        separator: Separator of the columns; empty if values have types.
+        separator: Separator of the columns; empty if the format stores types, such as JSON.
         lines: Line where each row begins, from 1; None if rows are numbered from 0.
     """
 

@@ -319,7 +319,7 @@ def split_documents(corpus: Corpus, share: float) -> tuple[Ids, Ids]:
 
 
 def _cut(parts: Sequence[Ids], capacity: int, rng: np.random.Generator) -> list[Ids]:
-    """Truncate parts to fit, each at the start or the end at random.
+    """Truncate parts to fit. Each part loses tokens at its start or its end, chosen at random.
 
     The longer part loses tokens until both are equally long; then both lose tokens.
     """

@@ -110,7 +110,7 @@ def depths(names: Collection[str]) -> dict[str, int]:
     """Return the depth of each weight by its name.
 
     The embedding has depth 0, like all other weights that the first layer uses. The layers follow,
-    the last of which includes the final norm. Heads and a decoder are above them.
+    the last of which includes the final norm. Heads and the decoder follow after them.
 
     Raises:
         ValueError: If an encoder weight has no depth.

@@ -71,9 +71,9 @@ class RelativeBias(nn.Module):
 def bucket_distances(distance: Tensor, buckets: int, *, causal: bool = False) -> Tensor:
     """Return the bucket of each distance.
 
-    Unless `causal`, half of the buckets are for keys after their query. On each side, the first
-    half of the buckets contains one distance each. The others have equal width in the logarithm of
-    the distance, up to `MAX_DISTANCE`.
+    Unless `causal` is set, half of the buckets are for keys that come after the query. On each
+    side, the first half of the buckets contains one distance each. The others have equal width in
+    the logarithm of the distance, up to `MAX_DISTANCE`.
     """
     half = buckets if causal else buckets // 2
     exact = half // 2

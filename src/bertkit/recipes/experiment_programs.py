@@ -135,7 +135,7 @@ class FinetuningProgram:
                 model.loaded.tokenizer,
                 model.loaded.length,
                 long=policy_of_files(model.task),
-                labelled=True,
+                labeled=True,
             )
         return dev_loss(model.task, model.loaded.model, features, MAX_BATCH_TOKENS)
 

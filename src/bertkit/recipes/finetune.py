@@ -482,7 +482,7 @@ def _features(
     encoded = []
     for name, data in (("train", train), ("dev", dev)):
         features = task.features(
-            data.examples, loaded.tokenizer, length, long=policy, labelled=name == "train"
+            data.examples, loaded.tokenizer, length, long=policy, labeled=name == "train"
         )
         truncated = {f.example for f in features if f.truncated}
         if truncated and policy == "truncate":

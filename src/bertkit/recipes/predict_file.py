@@ -76,7 +76,7 @@ def predict_file(
     """
     source = _source(answer.task.name, file, reading)
     examples = read_examples(
-        type(answer.task), source, reading, labelled=False, learned=answer.columns
+        type(answer.task), source, reading, labeled=False, learned=answer.columns
     )
     records = dict(source.records()) if isinstance(source, Rows) else {}
     rows = [records.get(example.where, {"where": example.where}) for example in examples]

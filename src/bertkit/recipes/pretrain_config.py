@@ -146,7 +146,7 @@ class PretrainConfig(Settings, frozen=True):
             )
 
     def unsupported(self) -> Sequence[str]:
-        """Return the settings that are not default and that the objective does not support."""
+        """Return the changed settings that the objective does not support."""
         return ()
 
     @property

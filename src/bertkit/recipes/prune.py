@@ -208,4 +208,4 @@ def _read(
 def _features(pipeline: TaskPipeline[Any], examples: Sequence[Any]) -> list[Any]:
     task, loaded = pipeline.task, pipeline.loaded
     long = policy_of_files(task)
-    return task.features(examples, loaded.tokenizer, loaded.length, long=long, labelled=True)
+    return task.features(examples, loaded.tokenizer, loaded.length, long=long, labeled=True)

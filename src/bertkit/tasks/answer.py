@@ -91,12 +91,12 @@ class QuestionReader(Reader[Question]):
     """Reader of questions and contexts, from SQuAD files or .jsonl rows."""
 
     def read(
-        self, source: Source, reading: Reading, *, labelled: bool
+        self, source: Source, reading: Reading, *, labeled: bool
     ) -> tuple[list[Question], str]:
         """Read SQuAD 1.1 and 2.0 (.json) or rows (.jsonl), also compressed (.gz)."""
         for option in reading.options().values():
             raise ConfigError(f"{option}: not supported for SQuAD and .jsonl files; remove it")
-        return read_questions(source, labelled=labelled)
+        return read_questions(source, labeled=labeled)
 
     def example(self, text: str, others: Sequence[str]) -> Question:
         if len(others) != 1:
@@ -152,7 +152,7 @@ class Answer(Task[Question, QuestionAnswer], Calibrated, ChanceLevel):
         length: int,
         *,
         long: Long,
-        labelled: bool,
+        labeled: bool,
     ) -> list[Feature]:
         """Encode each question with overlapping windows of its context.
 
@@ -169,10 +169,10 @@ class Answer(Task[Question, QuestionAnswer], Calibrated, ChanceLevel):
                 max_length=NO_LIMIT,
             )
             for index, (example, encoding) in enumerate(zip(part, encodings, strict=True), begin):
-                covering = _answer_tokens(encoding, example) if labelled else ()
+                covering = _answer_tokens(encoding, example) if labeled else ()
                 for window in self._windows(encoding, length, example.where):
                     target = None
-                    if labelled:
+                    if labeled:
                         tokens = _answer_tokens(window, example)
                         has_answer = len(tokens) == len(covering) > 0
                         target = (int(tokens[0]), int(tokens[-1])) if has_answer else (0, 0)

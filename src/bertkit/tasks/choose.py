@@ -38,7 +38,7 @@ class ChoiceReader(Reader[ChoiceQuestion]):
     """Reader of questions with choices, from .jsonl rows."""
 
     def read(
-        self, source: Source, reading: Reading, *, labelled: bool
+        self, source: Source, reading: Reading, *, labeled: bool
     ) -> tuple[list[ChoiceQuestion], str]:
         """Read .jsonl rows {question, choices, label}.
 
@@ -46,7 +46,7 @@ class ChoiceReader(Reader[ChoiceQuestion]):
         choice, from 0, or its text.
         """
         check_no_columns(reading, "choose")
-        return read_choices(source, labelled)
+        return read_choices(source, labeled)
 
     def example(self, text: str, others: Sequence[str]) -> ChoiceQuestion:
         if len(others) < 2:
@@ -89,7 +89,7 @@ class ChoiceTask(Task[ChoiceQuestion, A], Generic[A]):
         length: int,
         *,
         long: Long,
-        labelled: bool,
+        labeled: bool,
     ) -> list[Feature]:
         """Encode the text with each choice, in order.
 
@@ -110,7 +110,7 @@ class ChoiceTask(Task[ChoiceQuestion, A], Generic[A]):
                             f"the maximum is {length}; shorten the text or set --long truncate"
                         )
                     encoding = _truncate(encoding, length, self.cut_text)
-                target = index == example.answer if labelled else None
+                target = index == example.answer if labeled else None
                 built.append(Feature(encoding, number, target=target))
         return built
 

@@ -209,7 +209,7 @@ class Classify(Contrastive[LabelExample, Prediction], Calibrated, ChanceLevel, L
         length: int,
         *,
         long: Long,
-        labelled: bool,
+        labeled: bool,
     ) -> list[Feature]:
         for example in examples:
             self._check_pair(example)
@@ -225,7 +225,7 @@ class Classify(Contrastive[LabelExample, Prediction], Calibrated, ChanceLevel, L
             for first, second in orders
         ]
         features = [
-            Feature(encoding, index, target=self.target(examples[index]) if labelled else None)
+            Feature(encoding, index, target=self.target(examples[index]) if labeled else None)
             for encodings, owners in encoded
             for encoding, index in zip(encodings, owners, strict=True)
         ]

@@ -54,7 +54,7 @@ def read_examples(
     source: Source | str,
     reading: Reading | None = None,
     *,
-    labelled: bool = True,
+    labeled: bool = True,
     learned: Reading | None = None,
 ) -> list[Any]:
     """Return the examples of a file or of rows, and log the columns.
@@ -63,7 +63,7 @@ def read_examples(
         task: The task.
         source: The file or rows.
         reading: The columns that the user named.
-        labelled: Whether the examples need labels.
+        labeled: Whether the examples need labels.
         learned: The columns that were named for training. They are used if the rows have them and
             `reading` does not name other columns.
 
@@ -77,9 +77,9 @@ def read_examples(
     elif isinstance(source, Path) and learned != Reading():
         source = try_rows(source, reading)
     if isinstance(source, Rows):
-        reading = as_learned(reading, learned, source, labelled=labelled)
+        reading = as_learned(reading, learned, source, labeled=labeled)
     with log_errors(), memory.uncollected():
-        examples, columns = task.reader.read(source, reading, labelled=labelled)
+        examples, columns = task.reader.read(source, reading, labeled=labeled)
     say(columns)
     if not examples:
         raise DataError(f"{source}: no rows")
@@ -138,7 +138,7 @@ def take(
     reading: Reading | None,
     name: str,
     *,
-    labelled: bool = True,
+    labeled: bool = True,
     learned: Reading | None = None,
 ) -> Examples:
     """Return examples with their hash.
@@ -148,7 +148,7 @@ def take(
         rows: A file, rows, or examples.
         reading: The columns that the user named.
         name: Name of the rows, for messages.
-        labelled: Whether the examples need labels.
+        labeled: Whether the examples need labels.
         learned: The columns that were named for training; see `read_examples`.
 
     Raises:
@@ -159,7 +159,7 @@ def take(
     if isinstance(rows, str | Path) and Path(rows) == STDIN:
         raise DataError(f"{name}: a resumed run cannot read stdin again; pass a file")
     if isinstance(rows, str | Path):
-        examples = read_examples(task, rows, reading, labelled=labelled, learned=learned)
+        examples = read_examples(task, rows, reading, labeled=labeled, learned=learned)
         return Examples(examples, str(rows), sha256(Path(rows)))
     if are_examples(rows):
         examples = list(rows)
@@ -168,5 +168,5 @@ def take(
     title = name_of(rows)
     source = rows_of(rows, name)
     digest = source.sha256
-    examples = read_examples(task, source, reading, labelled=labelled, learned=learned)
+    examples = read_examples(task, source, reading, labeled=labeled, learned=learned)
     return Examples(examples, None, digest, name=title)

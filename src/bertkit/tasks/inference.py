@@ -150,7 +150,7 @@ class Answering(ABC, Generic[A]):
         """
         if is_rows(items):
             kind, learned = type(self.task), self.columns
-            return take(kind, items, reading, "rows", labelled=False, learned=learned).examples
+            return take(kind, items, reading, "rows", labeled=False, learned=learned).examples
         examples = []
         for number, item in enumerate(items):
             try:
@@ -186,7 +186,7 @@ class Answering(ABC, Generic[A]):
         return self._works([self._example(item) for item in items], self._policy(long))
 
     def run(self, works: Sequence[Work]) -> list[A]:
-        """Predict for encoded items, in order."""
+        """Return the predictions for encoded items, in their order."""
         features = [feature for work in works for feature in work.features]
         return self._answers(works, self.outputs(features))
 
@@ -220,7 +220,7 @@ class Answering(ABC, Generic[A]):
 
     def _works(self, examples: Sequence[Any], long: Long) -> list[Work]:
         features = self.task.features(
-            examples, self.tokenizer, self.length, long=long, labelled=False
+            examples, self.tokenizer, self.length, long=long, labeled=False
         )
         return [Work(parts, item) for parts, item in zip(group(features), examples, strict=True)]
 

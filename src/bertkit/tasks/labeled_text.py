@@ -54,7 +54,7 @@ class LabeledTextReader(Reader[LabelExample]):
     """Reader of texts or pairs with labels, from a table."""
 
     def read(
-        self, source: Source, reading: Reading, *, labelled: bool
+        self, source: Source, reading: Reading, *, labeled: bool
     ) -> tuple[list[LabelExample], str]:
         table = open_rows(source, reading)
         roles = choose_columns(
@@ -62,7 +62,7 @@ class LabeledTextReader(Reader[LabelExample]):
             text=reading.text_column,
             pair=reading.pair_column,
             label=reading.label_column,
-            labelled=labelled,
+            labeled=labeled,
         )
         return examples(table, roles), f"{table.summary}; {len(table):,} rows; {roles}"
 

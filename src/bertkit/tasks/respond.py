@@ -59,7 +59,7 @@ class ResponseReader(ChoiceReader):
     """Reader of dialogues with candidate responses, from .json or .jsonl files."""
 
     def read(
-        self, source: Source, reading: Reading, *, labelled: bool
+        self, source: Source, reading: Reading, *, labeled: bool
     ) -> tuple[list[ChoiceQuestion], str]:
         """Read dialogues.
 
@@ -72,12 +72,12 @@ class ResponseReader(ChoiceReader):
         if isinstance(source, Path) and is_list:
             pairs, unit = list(_read_dialogues(source)), "dialogues"
         elif has_records(source):
-            pairs, unit = _read_rows(source, labelled), "rows of context and response"
+            pairs, unit = _read_rows(source, labeled), "rows of context and response"
         else:
             raise DataError(f"{source}: unknown file type; pass .json or .jsonl, also .gz")
         if not pairs:
             raise DataError(f"{source}: the file contains no response; add responses")
-        questions = _convert(pairs, labelled, dialogues=is_list)
+        questions = _convert(pairs, labeled, dialogues=is_list)
         sizes = {len(example.choices) for example in questions}
         most = f"{min(sizes)} to {max(sizes)}" if len(sizes) > 1 else f"{max(sizes)}"
         count = len({pair.dialogue for pair in pairs})
@@ -113,7 +113,7 @@ class Respond(ChoiceTask[ResponseAnswer], ChanceLevel):
         length: int,
         *,
         long: Long,
-        labelled: bool,
+        labeled: bool,
     ) -> list[Feature]:
         """Encode the turns, separated by [SEP], with each candidate.
 
@@ -124,10 +124,10 @@ class Respond(ChoiceTask[ResponseAnswer], ChanceLevel):
         questions = []
         for example in examples:
             turns = example.text.splitlines()[-self.options.turns :]
-            if labelled:
+            if labeled:
                 example = self._limit_negatives(example)
             questions.append(replace(example, text=separator.join(turns)))
-        return super().features(questions, tokenizer, length, long=long, labelled=labelled)
+        return super().features(questions, tokenizer, length, long=long, labeled=labeled)
 
     def _limit_negatives(self, example: ChoiceQuestion) -> ChoiceQuestion:
         assert example.answer is not None
@@ -230,7 +230,7 @@ class _Row(msgspec.Struct, frozen=True):
     candidates: tuple[str, ...] | None = None
 
 
-def _read_rows(source: Source, labelled: bool) -> list[_Pair]:
+def _read_rows(source: Source, labeled: bool) -> list[_Pair]:
     numbers = itertools.count()
 
     def read(where: str, row: _Row) -> _Pair:
@@ -238,9 +238,9 @@ def _read_rows(source: Source, labelled: bool) -> list[_Pair]:
         turns = tuple(filter(None, map(_collapse_spaces, lines)))
         if not turns:
             raise DataError(f"{where}: the context is empty; add the turns before the response")
-        if row.response is None and (labelled or row.candidates is None):
+        if row.response is None and (labeled or row.candidates is None):
             raise DataError(
-                f"{where}: no response; add a response" + ("" if labelled else " or candidates")
+                f"{where}: no response; add a response" + ("" if labeled else " or candidates")
             )
         if row.response is not None and not row.response.strip():
             raise DataError(f"{where}: the response is empty; add it or remove the row")
@@ -249,7 +249,7 @@ def _read_rows(source: Source, labelled: bool) -> list[_Pair]:
     return read_rows(read, _Row, source)
 
 
-def _convert(pairs: Sequence[_Pair], labelled: bool, *, dialogues: bool) -> list[ChoiceQuestion]:
+def _convert(pairs: Sequence[_Pair], labeled: bool, *, dialogues: bool) -> list[ChoiceQuestion]:
     pool = [(pair.response, pair.dialogue) for pair in pairs if pair.response is not None]
     questions = []
     for index, pair in enumerate(pairs):
@@ -261,13 +261,13 @@ def _convert(pairs: Sequence[_Pair], labelled: bool, *, dialogues: bool) -> list
             wrong = _sample_wrong_responses(random, pool, pair)
             answer = int(random.integers(len(wrong) + 1))
             choices = (*wrong[:answer], pair.response, *wrong[answer:])
-        elif labelled:
+        elif labeled:
             assert pair.response is not None
             answer = choice_index(pair.response, choices, pair.where)
         example = ChoiceQuestion(
             text,
             choices,
-            answer if labelled else None,
+            answer if labeled else None,
             dialogue=pair.dialogue if dialogues else None,
             where=pair.where,
         )

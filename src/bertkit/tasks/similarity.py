@@ -115,7 +115,7 @@ class SimilarityReader(Reader[SimilarityExample]):
     """Reader of texts, pairs, triplets, or scored pairs, from a table."""
 
     def read(
-        self, source: Source, reading: Reading, *, labelled: bool
+        self, source: Source, reading: Reading, *, labeled: bool
     ) -> tuple[list[SimilarityExample], str]:
         """Read a text, its pair, negatives (columns `negative...`), and a label, if any."""
         table = open_rows(source, reading)
@@ -194,12 +194,12 @@ class Similarity(Task[SimilarityExample, SimilarityAnswer], ChanceLevel, UsesPoo
         """
         assert isinstance(options, SimilarityOptions)
         texts = {len(example.texts) for example in train}
-        labelled = all(example.label is not None for example in train)
-        loss = options.loss or ("cosine" if labelled and texts == {2} else "ranking")
+        labeled = all(example.label is not None for example in train)
+        loss = options.loss or ("cosine" if labeled and texts == {2} else "ranking")
         needs = {"triplet": (3, False), "margin_mse": (3, True)}
         least, label = (2, True) if loss in SCORED else needs.get(loss, (1, False))
-        if min(texts) < least or (label and not labelled):
-            lacks = "labels" if label and not labelled else "negatives" if least == 3 else "pairs"
+        if min(texts) < least or (label and not labeled):
+            lacks = "labels" if label and not labeled else "negatives" if least == 3 else "pairs"
             raise ConfigError(
                 f"loss: {loss} requires {lacks}, but train has no {lacks}; use another loss"
             )
@@ -293,7 +293,7 @@ class Similarity(Task[SimilarityExample, SimilarityAnswer], ChanceLevel, UsesPoo
         length: int,
         *,
         long: Long,
-        labelled: bool,
+        labeled: bool,
     ) -> list[Feature]:
         """Encode each text: all texts of an example for training, else the first two.
 
@@ -301,15 +301,15 @@ class Similarity(Task[SimilarityExample, SimilarityAnswer], ChanceLevel, UsesPoo
             DataError: If an example without targets has only one text.
         """
         single = next((example for example in examples if len(example.texts) == 1), None)
-        if single is not None and not labelled:
+        if single is not None and not labeled:
             raise DataError(f"{single.where}: only one text; pass a pair")
         first, second = self.options.prompt or "", self.options.pair_prompt or ""
         rows: list[tuple[int, int, str]] = []
         prompts: list[str] = []
         for number, example in enumerate(examples):
-            texts = example.texts if labelled else example.texts[:2]
+            texts = example.texts if labeled else example.texts[:2]
             pair_prompt = second
-            if labelled and len(texts) == 1:
+            if labeled and len(texts) == 1:
                 # SimCSE: a text is its own positive, with different dropout.
                 texts, pair_prompt = (texts[0], texts[0]), first
             rows += [(number, position, text) for position, text in enumerate(texts)]
@@ -322,7 +322,7 @@ class Similarity(Task[SimilarityExample, SimilarityAnswer], ChanceLevel, UsesPoo
             where=[examples[number].where for number, *_ in rows],
             prompts=prompts,
         )
-        if labelled and self.options.loss == "ranking":
+        if labeled and self.options.loss == "ranking":
             seconds = _number_texts(
                 e.ids for e, (_, position, _) in zip(encodings, rows, strict=True) if position == 1
             )
@@ -333,7 +333,7 @@ class Similarity(Task[SimilarityExample, SimilarityAnswer], ChanceLevel, UsesPoo
                     "duplicate of the target is not used as a negative"
                 )
         return [
-            Feature(encoding, number, target=(pos, examples[number].label) if labelled else None)
+            Feature(encoding, number, target=(pos, examples[number].label) if labeled else None)
             for encoding, (number, pos, _) in zip(encodings, rows, strict=True)
         ]
 
@@ -422,8 +422,8 @@ class Similarity(Task[SimilarityExample, SimilarityAnswer], ChanceLevel, UsesPoo
 
     def _are_scored(self, examples: Sequence[SimilarityExample]) -> bool:
         """Return whether the examples are scored as labeled pairs instead of ranked."""
-        labelled = all(example.label is not None for example in examples)
-        return labelled and self.options.loss in (None, *SCORED)
+        labeled = all(example.label is not None for example in examples)
+        return labeled and self.options.loss in (None, *SCORED)
 
     def score(
         self, answers: Sequence[SimilarityAnswer], examples: Sequence[SimilarityExample]
@@ -433,8 +433,8 @@ class Similarity(Task[SimilarityExample, SimilarityAnswer], ChanceLevel, UsesPoo
         Rows with equal texts count once in recall and MRR.
         """
         labels = [example.label for example in examples if example.label is not None]
-        labelled = len(labels) == len(examples)
-        scores = metrics.regression([a.score for a in answers], labels) if labelled else {}
+        labeled = len(labels) == len(examples)
+        scores = metrics.regression([a.score for a in answers], labels) if labeled else {}
         if not self._are_scored(examples):
             rows = zip(answers, examples, strict=True)
             ranks = {example.texts[:2]: answer.rank or 1 for answer, example in rows}

@@ -102,10 +102,10 @@ class DocumentReader(Reader[SummaryExample]):
     """Reader of documents with summaries, from a table."""
 
     def read(
-        self, source: Source, reading: Reading, *, labelled: bool
+        self, source: Source, reading: Reading, *, labeled: bool
     ) -> tuple[list[SummaryExample], str]:
         """Read .jsonl, .csv, or .tsv; a summary may be a JSON list of alternatives."""
-        return read_documents(source, reading, "summary", SUMMARIES, labelled=labelled)
+        return read_documents(source, reading, "summary", SUMMARIES, labeled=labeled)
 
     def example(self, text: str, others: Sequence[str]) -> SummaryExample:
         if others:
@@ -176,10 +176,10 @@ class Summarize(Task[SummaryExample, SummaryAnswer], ChanceLevel):
         length: int,
         *,
         long: Long,
-        labelled: bool,
+        labeled: bool,
     ) -> list[Feature]:
         """Encode windows of complete sentences; truncate sentences that are too long."""
-        if labelled:
+        if labeled:
             self.check(examples)
         texts = [sentence for example in examples for sentence in example.sentences]
         encoded = iter(tokenizer.encode_batch(texts, max_length=length, truncate="first"))
@@ -188,11 +188,11 @@ class Summarize(Task[SummaryExample, SummaryAnswer], ChanceLevel):
             parts = list(islice(encoded, len(example.spans)))
             starts = np.array([start for start, _ in example.spans])
             targets = np.zeros(len(parts), dtype=np.float32)
-            if labelled:
+            if labeled:
                 targets[oracle(example.sentences, example.references, self.options.sentences)] = 1.0
             for window in split_by_tokens([len(part) for part in parts], length):
                 encoding, indices = _join(parts[window], starts[window])
-                target = targets[window] if labelled else None
+                target = targets[window] if labeled else None
                 built.append(Feature(encoding, number, indices, target))
         return built
 
@@ -356,7 +356,7 @@ def _new_bigrams(words: Sequence[list[str]], chosen: list[int], index: int) -> C
 
 
 def read_documents(
-    source: Source, reading: Reading, name: str, columns: Sequence[str], *, labelled: bool
+    source: Source, reading: Reading, name: str, columns: Sequence[str], *, labeled: bool
 ) -> tuple[list[SummaryExample], str]:
     """Return documents with their targets, and a message about how they were read.
 
@@ -365,7 +365,7 @@ def read_documents(
         reading: Columns and format.
         name: Name of the target, such as "summary", for messages.
         columns: Known names of the column of the target.
-        labelled: Whether to read the targets.
+        labeled: Whether to read the targets.
 
     Raises:
         DataError: If a row cannot be used; the message contains its location.
@@ -376,16 +376,16 @@ def read_documents(
     table = open_rows(source, reading)
     check_columns(table, reading.text_column, reading.label_column)
     text = reading.text_column or first_column(table, TEXTS, reading.label_column)
-    target = (reading.label_column or first_column(table, columns, text)) if labelled else None
+    target = (reading.label_column or first_column(table, columns, text)) if labeled else None
     missing = {}
     if text is None:
         missing["--text-column"] = "document"
-    if labelled and target is None:
+    if labeled and target is None:
         missing["--label-column"] = name
     if text is None or missing:
-        raise missing_columns(table, missing, has_header_option=labelled)
+        raise missing_columns(table, missing, has_header_option=labeled)
     targets = [] if target is None else [target]
-    if labelled and reading.label_column is None and REFERENCES_COLUMN in table.columns:
+    if labeled and reading.label_column is None and REFERENCES_COLUMN in table.columns:
         targets.append(REFERENCES_COLUMN)
 
     texts = table.texts(text)
@@ -396,7 +396,7 @@ def read_documents(
         if not texts[index].strip():
             raise DataError(f"{where}: the document is empty; remove the row")
         parsed = tuple(text for column in references for text in _parse_references(column[index]))
-        if labelled and not (parsed and all(map(str.strip, parsed))):
+        if labeled and not (parsed and all(map(str.strip, parsed))):
             raise DataError(f"{where}: no {name}; add a {name} or remove the row")
         return SummaryExample(texts[index], parsed, where)
 

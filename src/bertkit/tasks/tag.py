@@ -91,9 +91,7 @@ class TagAnswer(msgspec.Struct, frozen=True):
 class TaggedTextReader(Reader[Example]):
     """Reader of texts with tags, from columns of words or .jsonl rows."""
 
-    def read(
-        self, source: Source, reading: Reading, *, labelled: bool
-    ) -> tuple[list[Example], str]:
+    def read(self, source: Source, reading: Reading, *, labeled: bool) -> tuple[list[Example], str]:
         """Read spans of characters from .jsonl, and columns from any other file."""
         for name, option in reading.options().items():
             if name not in ("text_column", "label_column"):
@@ -103,7 +101,7 @@ class TaggedTextReader(Reader[Example]):
         text, label = reading.text_column, reading.label_column
         word = 0 if text is None else column_number("--text-column", text)
         tag = None if label is None else column_number("--label-column", label)
-        read = read_tagged if labelled else read_untagged
+        read = read_tagged if labeled else read_untagged
         return read(source, word=word, tag=tag)
 
     def example(self, text: str, others: Sequence[str]) -> Example:
@@ -241,21 +239,21 @@ class Tag(Task[Example, TagAnswer], ChanceLevel, Labeled):
         length: int,
         *,
         long: Long,
-        labelled: bool,
+        labeled: bool,
     ) -> list[Feature]:
         """Encode windows of each text, in order; for training, only windows with words.
 
         Raises:
-            DataError: If `labelled` is true and no word of any example has a token.
+            DataError: If `labeled` is true and no word of any example has a token.
         """
-        if labelled:
+        if labeled:
             self.check(examples)
         parts = [example.parts for example in examples]
         encodings = tokenizer.encode_batch([p.chunks for p in parts], max_length=NO_LIMIT)
         built = []
         for number, (example, encoding) in enumerate(zip(examples, encodings, strict=True)):
             encoding = parts[number].of_tokens(encoding)
-            targets = self.word_targets(example, encoding) if labelled else None
+            targets = self.word_targets(example, encoding) if labeled else None
             done = 0
             for window, indices in word_windows(encoding, length):
                 if targets is None:
@@ -264,7 +262,7 @@ class Tag(Task[Example, TagAnswer], ChanceLevel, Labeled):
                     target = targets[done : done + len(indices)]
                     built.append(Feature(window, number, indices, target))
                 done += len(indices)
-        if labelled and not built:
+        if labeled and not built:
             raise DataError(
                 f"{examples[0].where}: the tokenizer returns no token for any example; use a "
                 "tokenizer for the language of the text"

@@ -142,13 +142,13 @@ class Reader(ABC, Generic[E]):
     """Examples of a task, from files, rows in memory, and items of pipelines."""
 
     @abstractmethod
-    def read(self, source: Source, reading: Reading, *, labelled: bool) -> tuple[list[E], str]:
+    def read(self, source: Source, reading: Reading, *, labeled: bool) -> tuple[list[E], str]:
         """Return the examples of a file or of rows, and a message about how they were read.
 
         Args:
             source: The file or rows.
             reading: Columns and format.
-            labelled: Whether the examples need labels.
+            labeled: Whether the examples need labels.
 
         Raises:
             DataError: If a row cannot be used; the message contains its location.
@@ -303,13 +303,7 @@ class Task(ABC, Generic[E, A]):
 
     @abstractmethod
     def features(
-        self,
-        examples: Sequence[E],
-        tokenizer: Tokenizer,
-        length: int,
-        *,
-        long: Long,
-        labelled: bool,
+        self, examples: Sequence[E], tokenizer: Tokenizer, length: int, *, long: Long, labeled: bool
     ) -> list[Feature]:
         """Encode examples as one or more sequences each, in the order of the examples.
 
@@ -318,7 +312,7 @@ class Task(ABC, Generic[E, A]):
             tokenizer: Tokenizer of the model.
             length: Maximum number of tokens of a sequence.
             long: Policy for texts longer than the maximum length.
-            labelled: Whether to add targets.
+            labeled: Whether to add targets.
 
         Raises:
             DataError: If a text is too long and the policy is `error`.

@@ -65,20 +65,20 @@ def try_rows(path: Path, reading: Reading) -> Source:
         return path
 
 
-def as_learned(reading: Reading, learned: Reading, rows: Rows, *, labelled: bool) -> Reading:
+def as_learned(reading: Reading, learned: Reading, rows: Rows, *, labeled: bool) -> Reading:
     """Return `reading`. If it sets no columns, add the columns of training that the rows have.
 
     Args:
         reading: The columns that the user named.
         learned: The columns that were named for training.
         rows: The rows.
-        labelled: Whether the label is read. If not, its column may exist and be empty.
+        labeled: Whether the label is read. If not, its column may exist and be empty.
     """
     named = {getattr(reading, option) for option in COLUMNS}
     existing = {
         option: name
         for option in COLUMNS
-        if (labelled or option != "label_column")
+        if (labeled or option != "label_column")
         and getattr(reading, option) is None
         and (name := getattr(learned, option)) is not None
         and name not in named

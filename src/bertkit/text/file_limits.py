@@ -1,6 +1,7 @@
 """Limits of tokenizer files, checked before the `tokenizers` library loads them.
 
-The library has no limits. It frees a vocabulary recursively, so a long token overflows the stack.
+The library itself does not limit anything. It frees a vocabulary recursively, so a long token
+overflows the stack.
 """
 
 from __future__ import annotations

@@ -224,8 +224,8 @@ def _pair_merges(
 ) -> tokenizers.Tokenizer:
     """Build a BPE tokenizer from the older layout, vocab.json and merges.txt.
 
-    If the directory specifies no class, a vocabulary with a token for the space is byte-level;
-    otherwise, a vocabulary with suffixes at the ends of words is GPT's.
+    If the directory does not specify the class, it is inferred from the vocabulary. A token for the
+    space means byte-level BPE. Without it, suffixes at the ends of words mean the tokenizer of GPT.
     """
     merges = [
         tuple(line.split(" "))

@@ -152,7 +152,7 @@ class Epochs:
         long = policy_of_files(task)
         with quietly():
             features = task.features(
-                self.examples, loaded.tokenizer, loaded.length, long=long, labelled=True
+                self.examples, loaded.tokenizer, loaded.length, long=long, labeled=True
             )
             return loaded.model.encoder.precompute(features)
 

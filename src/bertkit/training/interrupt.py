@@ -1,4 +1,4 @@
-"""Handling of Ctrl-C and SIGTERM at the end of a step."""
+"""Ctrl-C and SIGTERM, whose effect is postponed to the end of a training step."""
 
 from __future__ import annotations
 

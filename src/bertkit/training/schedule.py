@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Literal
 
 Schedule = Callable[[int], float]
-"""Function from a step, counted from 1, to the factor of the peak learning rate."""
+"""Function that returns the factor of the peak learning rate for a step, counted from 1."""
 
 
 def schedule(

@@ -135,7 +135,7 @@ def test_rejected_request_leaves_no_files(
     check_rejected(ConfigError, "RecurrentEncoder is not a Transformer", models=[str(lstm)])
     unknown = tmp_path / "others.txt"
     Vectors(["et", "alia"], np.ones((2, 3), np.float32)).save(unknown)
-    check_rejected(DataError, "others.txt has no vector of 'class'", models=[str(unknown)])
+    check_rejected(DataError, "others.txt: no vector for 'class'", models=[str(unknown)])
     out.mkdir()
     (out / "mine").touch()
     with pytest.raises(ConfigError, match="already exists"):

@@ -91,5 +91,5 @@ def test_word_vectors_are_independent_of_text() -> None:
     assert found.sees == "the word only"
     np.testing.assert_allclose(found.cosines, 1.0, atol=1e-6)
     assert word.policies == ("error",)
-    with pytest.raises(DataError, match=r"vectors\.txt has no vector of 'classes'"):
+    with pytest.raises(DataError, match=r"vectors\.txt: no vector for 'classes'"):
         word.prepare([("class", ("a class", "classes"))], long="truncate")

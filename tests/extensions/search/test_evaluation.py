@@ -95,7 +95,7 @@ def test_mined_rows_are_valid_training_data(
         searcher, queries=queries, judgments=judgments, out=tmp_path / "s.jsonl", negatives=3
     )
     assert counts == {"queries": 4, "rows": 4}
-    examples, _ = find("similarity").reader.read(tmp_path / "s.jsonl", Reading(), labelled=True)
+    examples, _ = find("similarity").reader.read(tmp_path / "s.jsonl", Reading(), labeled=True)
     for letter, example in zip(LETTERS, examples, strict=False):
         anchor, positive, *negatives = example.texts
         assert anchor == positive == f"{letter} {letter}"
@@ -108,7 +108,7 @@ def test_mined_rows_are_valid_training_data(
         learner="respond",
         negatives=2,
     )
-    examples, _ = find("respond").reader.read(tmp_path / "r.jsonl", Reading(), labelled=True)
+    examples, _ = find("respond").reader.read(tmp_path / "r.jsonl", Reading(), labeled=True)
     assert [len(e.choices) for e in examples] == [3] * 4
     assert all(e.choices[e.answer] == e.text for e in examples)
 

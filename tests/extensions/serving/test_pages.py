@@ -317,7 +317,7 @@ def test_word_page_shows_values_of_contexts_command(
 @pytest.mark.parametrize(
     ("params", "message"),
     [
-        ({"word": "zebra", "texts": "a zebra\nthe zebra"}, "gz has no vector of &#39;zebra&#39;"),
+        ({"word": "zebra", "texts": "a zebra\nthe zebra"}, "gz: no vector for &#39;zebra&#39;"),
         ({"word": "a", "texts": "a\na", "layer": "<b>"}, "layer: expected the last layer, the"),
         (
             {"word": "a", "texts": "a\na " + "b " * 600, "model": "elmo"},

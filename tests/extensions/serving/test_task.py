@@ -76,11 +76,11 @@ class Letters(Task[LabelExample, LengthAnswer]):
         length: int,
         *,
         long: Long,
-        labelled: bool,
+        labeled: bool,
     ) -> list[Feature]:
         encodings, _ = encode(tokenizer, [e.text for e in examples], length=length, long=long)
         return [
-            Feature(encoding, index, target=float(examples[index].label or 0) if labelled else None)
+            Feature(encoding, index, target=float(examples[index].label or 0) if labeled else None)
             for index, encoding in enumerate(encodings)
         ]
 

@@ -31,7 +31,7 @@ class BiLM(nn.Module):
         words: Number of the most frequent words, which the softmax predicts.
 
     Shapes:
-        softmax: (V, P), applied to either half of a state.
+        softmax: (V, P), applied to each half of a state separately.
     """
 
     def __init__(self, elmo: Elmo, words: int) -> None:

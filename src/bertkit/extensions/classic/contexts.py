@@ -106,7 +106,7 @@ def encode_word(
         assert feature.token_indices is not None
         if not len(feature.token_indices):
             word = text[start:end][:60]
-            raise DataError(f"{name} has no vector of {word!r}; use another word or other texts")
+            raise DataError(f"{name}: no vector for {word!r}; use another word or other texts")
     return features
 
 

@@ -46,7 +46,7 @@ LENGTH = 512
 """Default maximum number of tokens of a text, with `BEGIN` and `END`; models have no maximum."""
 
 VECTORS = ("vectors.txt", "vectors.txt.gz")
-"""Names of the file of word vectors in a directory."""
+"""Possible names of the file with word vectors in a directory."""
 
 BEGIN, END = "<S>", "</S>"
 """Tokens before and after each text."""

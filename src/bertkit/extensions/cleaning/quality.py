@@ -112,7 +112,8 @@ def c4(text: str, sentences: Callable[[str], Sequence[str]]) -> tuple[str, str |
         sentences: Function that splits a line into sentences.
 
     Returns:
-        The lines that are prose and None, or the unchanged text and the violated rule.
+        If the text passes: its lines that are prose, and None. Otherwise the unchanged text, and
+        the rule that it violates.
     """
     lines, count = [], 0
     for line in map(str.strip, text.splitlines()):

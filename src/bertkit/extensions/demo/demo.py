@@ -158,7 +158,7 @@ def _settings(steps: int) -> dict[str, Any]:
 def _accuracy(
     out: Path, train: Sequence[LabelExample], dev: Sequence[LabelExample]
 ) -> dict[str, list[float]]:
-    """Fine-tune from random and from pretrained weights, and return the accuracies of the seeds."""
+    """Fine-tune from random and from pretrained weights, and return the accuracy per seed."""
     settings = {"task": "classify", "train": train, "dev": dev, "seed": SEEDS[0], **FINETUNE}
     settings["model"] = str(out / "model")
     variants = {"random weights": {"random_weights": True}, "pretrained": {}}

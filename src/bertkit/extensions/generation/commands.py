@@ -121,7 +121,7 @@ def _inputs(
         lines = numbered_lines(blank=blank)
         yield from ((f"stdin:{number}", line) for number, line in lines)
     elif file == STDIN or is_table(str(file)):
-        for row in read_examples(Seq2seq, file, Reading(text_column=column), labelled=False):
+        for row in read_examples(Seq2seq, file, Reading(text_column=column), labeled=False):
             yield row.where, row.document
     else:
         for number, line in enumerate(read_lines(file), 1):

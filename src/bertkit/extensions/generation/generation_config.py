@@ -173,7 +173,7 @@ def generation_of(values: Mapping[str, Any], source: str, vocab: int) -> Generat
 
     Args:
         values: The values. With None, the default of a setting is used.
-        source: Source of the values, for messages.
+        source: File of the values, for error messages.
         vocab: Size of the vocabulary.
 
     Raises:

@@ -114,7 +114,7 @@ R = TypeVar("R")
 
 
 def _evenly(examples: Sequence[R], rows: int | None) -> Sequence[R]:
-    """Return evenly spaced examples, or all."""
+    """Return `rows` evenly spaced examples, or all examples if there are not more."""
     if rows is None or rows >= len(examples):
         return examples
     return [examples[i] for i in np.linspace(0, len(examples) - 1, rows).astype(int)]

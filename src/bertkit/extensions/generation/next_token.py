@@ -41,7 +41,7 @@ class NextToken(ModelPipeline):
         """Return the candidates of each text, the most probable first.
 
         Raises:
-            DataError: If a text is as long as the model accepts.
+            DataError: If a text already has the maximum length of the model.
         """
         return [
             answer

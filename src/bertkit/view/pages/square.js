@@ -37,8 +37,8 @@ export function square(name, rows, columns, say, choose) {
       const widths = tokens.map(({ piece }) => context.measureText(piece).width);
       return Math.min(MARGIN, room / 4, Math.max(...widths) + 10);
     });
-    const labelled = (room - beside) / columns.length >= LABEL;
-    [left, top] = labelled ? [beside, above] : [0, 0];
+    const labeled = (room - beside) / columns.length >= LABEL;
+    [left, top] = labeled ? [beside, above] : [0, 0];
     cell = Math.min(CELL, (room - left - 1) / columns.length);
     const [wide, high] = [cell * columns.length, cell * rows.length];
     const density = Math.max(1, window.devicePixelRatio);
@@ -51,7 +51,7 @@ export function square(name, rows, columns, say, choose) {
     context.drawImage(heat, left, top, wide, high);
     context.strokeStyle = line;
     context.strokeRect(left + 0.5, top + 0.5, wide - 1, high - 1);
-    if (labelled) {
+    if (labeled) {
       context.font = `${Math.min(12, cell)}px ${font}`;
       context.textAlign = "right";
       context.textBaseline = "middle";

@@ -34,7 +34,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_loss_and_scores_use_only_assistant_tokens(folder: Path) -> None:
     loaded, task = bertkit.load(folder), Chat()
-    features = task.features(EXAMPLES, loaded.tokenizer, 256, long="truncate", labelled=True)
+    features = task.features(EXAMPLES, loaded.tokenizer, 256, long="truncate", labeled=True)
     batch = make_batch(task, features)
     with torch.no_grad():
         loss = task.loss(loaded.model, batch, totals([batch])).total
@@ -56,7 +56,7 @@ def test_loss_and_scores_use_only_assistant_tokens(folder: Path) -> None:
 def test_features_reject_assistant_message_after_maximum_length(folder: Path) -> None:
     loaded = bertkit.load(folder)
     with pytest.raises(DataError, match=r"a:1: the assistant's first message starts after 20"):
-        Chat().features(EXAMPLES, loaded.tokenizer, 20, long="truncate", labelled=True)
+        Chat().features(EXAMPLES, loaded.tokenizer, 20, long="truncate", labeled=True)
 
 
 def test_finetune_rejects_encoder_decoder_model(tmp_path: Path) -> None:

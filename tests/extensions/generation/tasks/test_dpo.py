@@ -58,14 +58,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def reference_features(loaded: Loaded, task: Dpo, pairs: list[Preference] = PAIRS) -> list[Feature]:
     """Return the features with the outputs of the initial model."""
-    features = task.features(pairs, loaded.tokenizer, 256, long="error", labelled=True)
+    features = task.features(pairs, loaded.tokenizer, 256, long="error", labeled=True)
     outputs = run_head(task, Engine(loaded.model), features)
     return [replace(f, teacher_outputs=rows) for f, rows in zip(features, outputs, strict=True)]
 
 
 def test_features_cover_only_the_answers(folder: Path) -> None:
     loaded = bertkit.load(folder)
-    features = Dpo().features(PAIRS, loaded.tokenizer, 256, long="error", labelled=True)
+    features = Dpo().features(PAIRS, loaded.tokenizer, 256, long="error", labeled=True)
     seen = []
     for feature in features:
         assert feature.token_indices is not None
@@ -97,7 +97,7 @@ def test_features_cover_only_arbitrary_answers(prompt: str, chosen: str, rejecte
     tokenizer = vocabulary("chatml")
     pair = Preference((Message("user", prompt),), chosen, rejected + "<|im_end|>", "a:1")
     end = tokenizer.token("<|im_end|>")
-    features = Dpo().features([pair], tokenizer, 10_000, long="error", labelled=True)
+    features = Dpo().features([pair], tokenizer, 10_000, long="error", labeled=True)
     for feature, text in zip(features, (pair.chosen, pair.rejected), strict=True):
         assert feature.token_indices is not None
         *tokens, last = feature.encoding.ids[feature.token_indices + 1].tolist()
@@ -190,8 +190,8 @@ def test_scores_match_margins() -> None:
 def test_features_truncate_or_reject_too_long_pairs(folder: Path) -> None:
     tokenizer = bertkit.load(folder).tokenizer
     with pytest.raises(DataError, match=r"a:1: \d+ tokens, but the model supports 40; shorten"):
-        Dpo().features(PAIRS, tokenizer, 40, long="truncate", labelled=True)
-    cut = Dpo().features(PAIRS[1:2], tokenizer, 75, long="truncate", labelled=True)
+        Dpo().features(PAIRS, tokenizer, 40, long="truncate", labeled=True)
+    cut = Dpo().features(PAIRS[1:2], tokenizer, 75, long="truncate", labeled=True)
     assert [feature.truncated for feature in cut] == [False, True]
 
 

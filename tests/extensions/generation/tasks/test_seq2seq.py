@@ -83,7 +83,7 @@ def test_target_has_the_special_tokens_of_the_tokenizer(single: str, forced: int
     ).begin  # fmt: skip
     task = Seq2seq().with_decoder(begin, tokenizer)
     examples = [SummaryExample("a", ("ab",), "a:1")]
-    (feature,) = task.features(examples, tokenizer, 64, long="error", labelled=True)
+    (feature,) = task.features(examples, tokenizer, 64, long="error", labeled=True)
     starts = [0] if "<s>" in single else []
     assert feature.encoding.ids.tolist() == [7, *starts, *tokenizer.ids(["ab"])[0], 1]
 
@@ -91,7 +91,7 @@ def test_target_has_the_special_tokens_of_the_tokenizer(single: str, forced: int
 def test_loss_and_scores_match_transformers(folder: Path) -> None:
     """The labels of a row are the target with the special tokens of the tokenizer."""
     loaded, task = task_for(folder)
-    features = task.features(EXAMPLES, loaded.tokenizer, 64, long="error", labelled=True)
+    features = task.features(EXAMPLES, loaded.tokenizer, 64, long="error", labeled=True)
     batch = make_batch(task, features)
     hf_model = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
     losses, counts = [], []
@@ -135,17 +135,17 @@ def test_finetuned_model_generates_training_targets(folder: Path, tmp_path: Path
 
 def test_features_truncate_or_reject_long_texts(folder: Path) -> None:
     loaded, task = task_for(folder, Seq2seqOptions(prompt="summarize: "))
-    (feature,) = task.features(EXAMPLES[:1], loaded.tokenizer, 14, long="truncate", labelled=True)
+    (feature,) = task.features(EXAMPLES[:1], loaded.tokenizer, 14, long="truncate", labeled=True)
     assert feature.truncated
     assert feature.source is not None
     assert len(feature.source) == 14
     assert len(feature.encoding) <= 14
     assert len(feature.target) == len(feature.encoding) - 1
     with pytest.raises(DataError, match=r"a:1"):
-        task.features(EXAMPLES[:1], loaded.tokenizer, 14, long="error", labelled=True)
+        task.features(EXAMPLES[:1], loaded.tokenizer, 14, long="error", labeled=True)
     long = [SummaryExample("a", ("the cat " * 40,), "a:9")]
     with pytest.raises(DataError, match=r"a:9: \d+ target tokens; the maximum is 14"):
-        task.features(long, loaded.tokenizer, 14, long="error", labelled=True)
+        task.features(long, loaded.tokenizer, 14, long="error", labeled=True)
 
 
 def test_finetune_rejects_model_without_decoder(tiny: Path, tmp_path: Path) -> None:
@@ -168,4 +168,4 @@ def test_reader_rejects_invalid_rows(row: str, message: str, tmp_path: Path) -> 
     data = tmp_path / "rows.jsonl"
     data.write_text(row + "\n")
     with pytest.raises(DataError, match=message):
-        Seq2seq.reader.read(data, Reading(), labelled=True)
+        Seq2seq.reader.read(data, Reading(), labeled=True)

@@ -91,7 +91,7 @@ def _write_decoder(config: TransformerConfig) -> dict[str, Any]:
 
 
 def _layers(side: str) -> dict[str, str | tuple[str, ...]]:
-    """Map the names of the weights of the encoder or decoder."""
+    """Map the names of the layer weights of the encoder or decoder to the names in T5."""
     hf_layer, block = f"{side}.block.{{}}.layer.", f"{side}.blocks.{{}}."
     last = 2 if side == "decoder" else 1
     names: dict[str, str | tuple[str, ...]] = {

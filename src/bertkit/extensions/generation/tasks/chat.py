@@ -24,7 +24,7 @@ class ConversationReader(Reader[Conversation]):
     """Reader of conversations, from .jsonl rows."""
 
     def read(
-        self, source: Source, reading: Reading, *, labelled: bool
+        self, source: Source, reading: Reading, *, labeled: bool
     ) -> tuple[list[Conversation], str]:
         """Read .jsonl rows {"messages": [{"role": "user", "content": ...}, ...]}."""
         check_no_columns(reading, "chat")
@@ -56,7 +56,7 @@ class Chat(LanguageTask[Conversation], UsesDecoder):
         length: int,
         *,
         long: Long,
-        labelled: bool,
+        labeled: bool,
     ) -> list[Feature]:
         chat, features = Writer(tokenizer), []
         for number, example in enumerate(examples):
@@ -73,7 +73,7 @@ class Chat(LanguageTask[Conversation], UsesDecoder):
                     "tokens, the maximum length; shorten the messages before it"
                 )
             encoding = Encoding.of_ids(ids, truncated=truncated)
-            target = ids[positions + 1] if labelled else None
+            target = ids[positions + 1] if labeled else None
             features.append(Feature(encoding, number, positions, target))
         return features
 

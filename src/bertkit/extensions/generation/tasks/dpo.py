@@ -60,7 +60,7 @@ class PreferenceReader(Reader[Preference]):
     """Reader of conversations with a chosen and a rejected answer, from .jsonl rows."""
 
     def read(
-        self, source: Source, reading: Reading, *, labelled: bool
+        self, source: Source, reading: Reading, *, labeled: bool
     ) -> tuple[list[Preference], str]:
         """Read .jsonl rows {"messages": [...], "chosen": ..., "rejected": ...}.
 
@@ -104,7 +104,7 @@ class Dpo(NextTokenTask[Preference, PreferenceAnswer], ChanceLevel, NeedsReferen
         length: int,
         *,
         long: Long,
-        labelled: bool,
+        labeled: bool,
     ) -> list[Feature]:
         """Return two features per example: the chosen answer (target 1), then the rejected (-1).
 
@@ -127,7 +127,7 @@ class Dpo(NextTokenTask[Preference, PreferenceAnswer], ChanceLevel, NeedsReferen
                 # Each of these positions predicts the next token of the answer.
                 positions = begin - 1 + np.flatnonzero(weights[begin:])
                 encoding = Encoding.of_ids(ids, truncated=truncated)
-                features.append(Feature(encoding, number, positions, sign if labelled else None))
+                features.append(Feature(encoding, number, positions, sign if labeled else None))
         return features
 
     def targets(self, features: Sequence[Feature]) -> Tensor:

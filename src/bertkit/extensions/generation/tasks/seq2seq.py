@@ -33,13 +33,13 @@ class TargetReader(Reader[SummaryExample]):
     """Reader of texts with target texts, from a table."""
 
     def read(
-        self, source: Source, reading: Reading, *, labelled: bool
+        self, source: Source, reading: Reading, *, labeled: bool
     ) -> tuple[list[SummaryExample], str]:
         """Read a text and its target from .jsonl, .csv, or .tsv.
 
         A target may be a JSON list of alternatives; the model is trained on the first.
         """
-        return read_documents(source, reading, "target", TARGETS, labelled=labelled)
+        return read_documents(source, reading, "target", TARGETS, labeled=labeled)
 
     def example(self, text: str, others: Sequence[str]) -> SummaryExample:
         raise DataError("not supported by encoder-decoder models; use `bertkit generate`")
@@ -80,7 +80,7 @@ class Seq2seq(LanguageTask[SummaryExample], UsesDecoder):
         length: int,
         *,
         long: Long,
-        labelled: bool,
+        labeled: bool,
     ) -> list[Feature]:
         """Return each text and its target, with the special tokens of the target's tokenizer.
 
@@ -107,7 +107,7 @@ class Seq2seq(LanguageTask[SummaryExample], UsesDecoder):
                 raise DataError(f"{where}: {len(ids):,} target tokens; the maximum is {length:,}")
             encoding = Encoding.of_ids(ids[:length], truncated=len(ids) > length)
             positions = np.arange(len(encoding) - 1)
-            labels = encoding.ids[1:] if labelled else None
+            labels = encoding.ids[1:] if labeled else None
             features.append(Feature(encoding, number, positions, labels, source=source))
         return features
 
