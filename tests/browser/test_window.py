@@ -279,4 +279,4 @@ def test_inspector_shows_tokens_of_new_text(browser: Any, bert: Path) -> None:
         page.close()
     assert len(wrong) == 1
     # The browser logs the rejection.
-    assert "422" in wrong[0]
+    assert "404" in wrong[0]
