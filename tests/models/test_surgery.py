@@ -50,7 +50,7 @@ def test_extended_positions_match_transformers(
 ) -> None:
     transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[dev]'")
     old = load(write_model(family, english, tmp_path / "old"))
-    extend_positions(tmp_path / "old", length=40, out=tmp_path / "new", how=method)
+    extend_positions(tmp_path / "old", length=40, out=tmp_path / "new", method=method)
     new = load(tmp_path / "new")
     assert (new.length, new.model.config.max_positions) == (40, 40)
     reference = transformers.AutoModel.from_pretrained(tmp_path / "new").eval()

@@ -71,8 +71,8 @@ def test_zero_shot_labels_match_transformers(classifier: tuple[Path, Any]) -> No
     reference = transformers.pipeline("zero-shot-classification", model=str(folder), device="cpu")
     classify = bertkit.pipeline("zero-shot-classification", folder)
     for answer, row in zip(classify(TEXTS, labels), reference(TEXTS, labels), strict=True):
-        assert answer.labels == row["labels"]
-        np.testing.assert_allclose(answer.scores, row["scores"], atol=1e-5)
+        assert answer["labels"] == row["labels"]
+        np.testing.assert_allclose(answer["scores"], row["scores"], atol=1e-5)
 
 
 def test_answer_logits_match_transformers(english: list[str], tmp_path: Path) -> None:

@@ -221,7 +221,9 @@ def test_distill_rejects_lengths_above_the_teacher_maximum(
     data: dict[str, Any] = {"student": student, "train": long, "dev": rows(8)}
     for length in (None, 33):
         settings = structs.replace(SETTINGS, max_length=length)
-        with pytest.raises(ConfigError, match=f"^length must .* of 32 tokens, got {length or 64};"):
+        with pytest.raises(
+            ConfigError, match=f"^max_length must .* of 32 tokens, got {length or 64};"
+        ):
             distill(teacher, **data, out=tmp_path / "s", settings=settings)
         assert not (tmp_path / "s").exists()
     distill(teacher, **data, out=tmp_path / "s", settings=structs.replace(SETTINGS, max_length=32))

@@ -73,7 +73,7 @@ def test_distance_page_shows_models_side_by_side(
     ("path", "params", "status", "message"),
     [
         ("/growing", {"text": "a " * 41}, 422, "text must have 1 to 40 words, got 41"),
-        ("/growing", {"text": "a", "model": "<b>"}, 422, "no model &#39;&lt;b&gt;&#39; supports"),
+        ("/growing", {"text": "a", "model": "<b>"}, 404, "no model &#39;&lt;b&gt;&#39; supports"),
         (
             "/growing",
             {"text": "a" * 501},
@@ -82,7 +82,7 @@ def test_distance_page_shows_models_side_by_side(
         ),
         ("/distance", {"text": "a b", "word": "zebra"}, 422, "&#39;zebra&#39; is not in"),
         ("/distance", {"text": "a " * 70, "word": "a"}, 422, "more than 64 tokens"),
-        ("/distance", {"text": "a", "word": "a", "model": "x"}, 422, "no model &#39;x&#39;"),
+        ("/distance", {"text": "a", "word": "a", "model": "x"}, 404, "no model &#39;x&#39;"),
     ],
 )
 def test_pages_show_errors_above_form(

@@ -22,9 +22,9 @@ def test_decode_form_omits_empty_values() -> None:
 
 def test_decode_form_splits_lists_at_commas() -> None:
     form = decode_form(
-        ZeroShotOptions, {"labels": " sports,world politics ", "multi_label": "true"}
+        ZeroShotOptions, {"candidate_labels": " sports,world politics ", "multi_label": "true"}
     )
-    assert (form.labels, form.multi_label) == (("sports", "world politics"), True)
+    assert (form.candidate_labels, form.multi_label) == (("sports", "world politics"), True)
 
 
 @pytest.mark.parametrize(
@@ -36,8 +36,8 @@ def test_decode_form_splits_lists_at_commas() -> None:
         (CorruptionForm, {"text": "a", "seed": "-1"}, "seed"),
         (CorruptionForm, {"text": "a", "seed": str(1 << 32)}, "seed"),
         (CorruptionForm, {"text": "a", "damage": "<b>"}, "damage"),
-        (ZeroShotOptions, {"labels": "a,,b"}, "labels"),
-        (ZeroShotOptions, {"labels": "a,a"}, "labels must differ"),
+        (ZeroShotOptions, {"candidate_labels": "a,,b"}, "candidate_labels"),
+        (ZeroShotOptions, {"candidate_labels": "a,a"}, "candidate_labels must differ"),
     ],
 )
 def test_decode_form_names_the_invalid_field(kind: Any, fields: dict[str, str], name: str) -> None:

@@ -35,8 +35,8 @@ def engine_of(served: ServedModel) -> Engine:
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("pretrained", {"embed", "fill-mask", "next-sentence"}),
-        ("sentiment", {"predict"}),
+        ("pretrained", {"embed", "embed-all", "fill-mask", "next-sentence"}),
+        ("sentiment", {"predict", "raw-scores"}),
         ("entities", {"ner"}),
         ("reader", {"answer"}),
         ("ending", {"choose", "rerank"}),

@@ -73,7 +73,7 @@ class GrowingPipeline:
                 works_of_lines = self.embed.prepare(lines, long=long)
                 tokens = sum(work.tokens for work in works_of_lines)
             else:
-                works_of_lines = self.writer.prepare(lines, long=long, beams=1)
+                works_of_lines = self.writer.prepare(lines, long=long, num_beams=1)
                 tokens = sum(work.tokens for work in works_of_lines[: len(texts)])
             size = BYTES_PER_NUMBER * self.embed.dimension * len(texts)
             works.append(Work([], (texts, list(others), works_of_lines), tokens, size))
