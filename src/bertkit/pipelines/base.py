@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol, Self, get_args
@@ -240,13 +240,25 @@ class ModelPipeline:
         **options: Any,
     ) -> Self:
         """Load a model as this pipeline. For the arguments and errors, see `bertkit.pipeline`."""
-        # The parameters of a class begin with the model and its engine.
-        names = ["precision", "device", "revision", *[*inspect.signature(cls).parameters][2:]]
-        check_names(cls.__name__, options, names)
+        cls.check_options(options)
         device = inference_device(device, precision, model)
         loaded = model if isinstance(model, Loaded) else load(model, revision=revision)
         engine = open_engine(loaded, precision, batch_invariant=batch_invariant, device=device)
         return cls(loaded, engine, **options)
+
+    @classmethod
+    def check_options(cls, options: Mapping[str, Any]) -> None:
+        """Check the options of `open` for the class, before the model is loaded.
+
+        Args:
+            options: The options, by name.
+
+        Raises:
+            ConfigError: If the class does not have an option.
+        """
+        # The parameters of a class begin with the model and its engine.
+        names = ["precision", "device", "revision", *[*inspect.signature(cls).parameters][2:]]
+        check_names(cls.__name__, options, names)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self.loaded!r}>"

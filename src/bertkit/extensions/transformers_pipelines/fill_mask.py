@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,6 +16,7 @@ from bertkit.checkpoint.directory import Loaded
 from bertkit.checkpoint.pooling_files import read_object
 from bertkit.config import Count, decode
 from bertkit.console import say
+from bertkit.engine.engine import Engine
 from bertkit.errors import ConfigError
 from bertkit.extensions.transformers_pipelines.base import (
     Arguments,
@@ -49,21 +49,13 @@ class FillMaskPipeline(ArgumentsOfCalls, FillMask):
 
     accepted = FillMaskArguments
 
+    def __init__(self, loaded: Loaded, engine: Engine | Inference, **arguments: Any) -> None:
+        super().__init__(loaded, engine)
+        self.given = arguments
+
     @classmethod
-    def open(
-        cls,
-        model: str | Path | Loaded,
-        *,
-        precision: Inference = "fp32",
-        device: str = "auto",
-        revision: str | None = None,
-        **arguments: Any,
-    ) -> Self:
-        """Load a model as this pipeline. For the arguments and errors, see `bertkit.pipeline`."""
-        cls.check({}, arguments)
-        opened = super().open(model, precision=precision, device=device, revision=revision)
-        opened.given = arguments
-        return opened
+    def check_options(cls, options: Mapping[str, Any]) -> None:
+        cls.check({}, options)
 
     def __call__(self, inputs: Any, **arguments: Any) -> Any:
         """Return the tokens for the mask of a text, or a list for each of several masks or texts.

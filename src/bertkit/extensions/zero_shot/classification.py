@@ -6,8 +6,7 @@ Source: Yin et al. 2019, "Benchmarking Zero-shot Text Classification".
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
@@ -73,15 +72,30 @@ class ZeroShot(ModelPipeline):
     A classifier that was trained on natural language inference predicts whether the text entails
     the template with each label. An embedding model compares the embeddings of the two, which is
     faster for many labels and supports one label per text only.
+
+    Args:
+        loaded: The model.
+        engine: Engine of the model, or the precision of a new engine.
+        candidate_labels: Default of calls; see `ZeroShotOptions`.
+        hypothesis_template: Default of calls.
+        multi_label: Default of calls.
     """
 
     prediction, options = ZeroShotAnswer, ZeroShotOptions
     example = "The match ended with a penalty."
-    given: Mapping[str, Any] = {}
-    """Options from the opening of the pipeline."""
 
-    def __init__(self, loaded: Loaded, engine: Engine | Inference = "fp32") -> None:
+    def __init__(
+        self,
+        loaded: Loaded,
+        engine: Engine | Inference = "fp32",
+        *,
+        candidate_labels: str | Sequence[str] = (),
+        hypothesis_template: str = ZeroShotOptions().hypothesis_template,
+        multi_label: bool = False,
+    ) -> None:
         super().__init__(loaded, engine)
+        self.given = {"candidate_labels": candidate_labels, "multi_label": multi_label}
+        self.given |= {"hypothesis_template": hypothesis_template}
         names = [name.lower() for name in loaded.labels]
         entailed = [index for index, name in enumerate(names) if name.startswith("entail")]
         denied = [index for index, name in enumerate(names) if name.startswith(("contra", "not"))]
@@ -102,25 +116,6 @@ class ZeroShot(ModelPipeline):
                 f"{loaded.folder}: neither a classifier nor an embedding model; use a model that "
                 "was trained on NLI, or an embedding model"
             )
-
-    @classmethod
-    def open(
-        cls,
-        model: str | Path | Loaded,
-        *,
-        precision: Inference = "fp32",
-        device: str = "auto",
-        revision: str | None = None,
-        **options: Any,
-    ) -> Self:
-        """Load a model as this pipeline. For the arguments and errors, see `bertkit.pipeline`.
-
-        The options are the defaults of calls.
-        """
-        check_names(cls.__name__, options, ZeroShotOptions.__struct_fields__)
-        opened = super().open(model, precision=precision, device=device, revision=revision)
-        opened.given = options
-        return opened
 
     def __call__(
         self,

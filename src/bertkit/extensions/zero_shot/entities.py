@@ -143,17 +143,13 @@ class ZeroShotEntities(ModelPipeline):
         ]
         return answers[0] if isinstance(texts, str) else answers
 
-    def prepare(
-        self,
-        texts: Sequence[str],
-        *,
-        labels: Sequence[str] = (),
-        threshold: float = EntityOptions().threshold,
-        flat: bool = EntityOptions().flat,
-        multi_label: bool = EntityOptions().multi_label,
-        long: Long = "window",
-    ) -> list[Work]:
+    def prepare(self, texts: Sequence[str], *, long: Long = "window", **fields: Any) -> list[Work]:
         """Encode each text with the labels.
+
+        Args:
+            texts: The texts.
+            long: Policy for texts that exceed the maximum length of the model.
+            fields: Fields of `EntityOptions`.
 
         Raises:
             ConfigError: If there are no labels, or they are too long for the model, or an option is
@@ -161,8 +157,7 @@ class ZeroShotEntities(ModelPipeline):
             DataError: If a text is too long and `long` is "error".
         """
         check_choice("long", long, self.policies)
-        values = {"labels": labels, "threshold": threshold, "flat": flat}
-        options = decode(EntityOptions, {**values, "multi_label": multi_label})
+        options = decode(EntityOptions, fields)
         prompt = self._prompt(options.labels)
         if wrong := [kind.__name__ for kind in map(type, texts) if not issubclass(kind, str)]:
             raise DataError(f"texts: expected strings, got {wrong[0]}; convert it")
