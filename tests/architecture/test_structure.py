@@ -23,7 +23,7 @@ FOLDER = "extensions."
 
 CEILINGS = {
     "code lines of the core": 21_900,
-    "code lines": 37_351,
+    "code lines": 37_359,
     "imports from the core to extensions": 0,
     "imports between extensions": 0,
 }

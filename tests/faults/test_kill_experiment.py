@@ -74,6 +74,10 @@ def test_experiment_killed_before_write_continues(
 ) -> None:
     out = tmp_path / "out"
     assert forker(*command, out, at_write=write) == -signal.SIGKILL, forker.output
+    journals = [scores.with_name("journal.jsonl") for scores in out.rglob("scores.json")]
+    before = {journal: journal.read_bytes() for journal in journals}
     resume = ["--resume"] if out.exists() else []
     assert forker(*command, out, *resume) == 0, forker.output
     assert hashes(out) == hashes(whole)
+    # Finished runs are not repeated: their journals contain the same times.
+    assert {journal: journal.read_bytes() for journal in journals} == before

@@ -151,7 +151,7 @@ def _run_pipeline(
         raise ConfigError(f"--pair is not supported by {name}; remove it")
     default = kind()
     names = {option.replace("-", "_"): values for option, values in options.items()}
-    settings = [(n, _as_toml(values, getattr(default, n, None))) for n, values in names.items()]
+    settings = [(n, _value_of(values, getattr(default, n, None))) for n, values in names.items()]
     chosen = decode(kind, override({}, settings))
     keywords = {field: getattr(chosen, field) for field in chosen.__struct_fields__}
     if long is not None:
@@ -166,7 +166,7 @@ def _run_pipeline(
         yield from run.run(run.prepare(part, **keywords))
 
 
-def _as_toml(values: list[str], default: Any) -> str:
+def _value_of(values: list[str], default: Any) -> str:
     """Return the values of an option as TOML. Repeated options and commas make a list."""
     if isinstance(default, tuple) and not values[0].startswith("["):
         values = [part.strip() for value in values for part in value.split(",")]

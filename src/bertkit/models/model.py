@@ -113,7 +113,7 @@ class Model(nn.Module):
 
         Args:
             batch: The batch. If the model has a decoder, `batch.source` is the encoder's input. By
-                default, encoder and decoder read the same text.
+                default, encoder and decoder of BART read the same text.
 
         Returns:
             Hidden states.
@@ -123,7 +123,8 @@ class Model(nn.Module):
         """
         if self.decoder is None:
             return self.encoder_states(batch)
-        batch = batch if batch.source is not None else batch.as_source()
+        if batch.source is None and self.decoder.config.head.pooling == "last":
+            batch = batch.as_source()
         assert batch.source is not None
         states: Tensor = self.decoder(batch, memory=self.encoder.memory(batch.source))
         return states

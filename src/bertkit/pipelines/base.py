@@ -260,6 +260,10 @@ class ModelPipeline:
         names = ["precision", "device", "revision", *[*inspect.signature(cls).parameters][2:]]
         check_names(cls.__name__, options, names)
 
+    def sequences_per_item(self, **options: Any) -> int:
+        """Return the number of sequences into which `prepare` encodes an item, with its options."""
+        return 1
+
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self.loaded!r}>"
 

@@ -133,8 +133,11 @@ def test_metrics_count_requests_and_tokens(server: Server) -> None:
 def test_loading_and_stopping_servers_return_503() -> None:
     from starlette.testclient import TestClient
 
-    admission = AdmissionMiddleware(limits=Limits(), keys=ApiKeys([]), metrics=Metrics())
-    client = TestClient(admission)
+    keys = ApiKeys([Key(name="a", sha256=hashlib.sha256(b"k").hexdigest(), routes=("/embed",))])
+    admission = AdmissionMiddleware(limits=Limits(), keys=keys, metrics=Metrics())
+    client = TestClient(admission, headers={"authorization": "Bearer k"})
+    # The route of a request at / is unknown until the models are loaded.
+    assert client.post("/", json={"inputs": "a"}).status_code == 503
     response = client.get("/info")
     assert (response.status_code, response.headers["retry-after"]) == (503, "2")
     assert response.json()["error"] == "the server is loading its models"

@@ -142,10 +142,10 @@ def test_cohere_client_ranks_documents(address: str, relevance: np.ndarray, vers
         assert result.meta.tokens.input_tokens == 18
         # Cohere truncates long documents.
         options: dict[str, Any] = {"max_tokens_per_doc": 4096} if version == "ClientV2" else {}
-        top = client.rerank(
-            model="ranker", query="a", documents=[*DOCUMENTS, LONG], top_n=1, **options
-        )
-        assert len(top.results) == 1
+        ranking = {"model": "ranker", "query": "a", "documents": [*DOCUMENTS, LONG], **options}
+        every, top = client.rerank(**ranking), client.rerank(**ranking, top_n=1)
+        assert {result.index for result in every.results} == {0, 1, 2, 3}
+        assert [result.index for result in top.results] == [every.results[0].index]
         with pytest.raises(cohere.NotFoundError, match="model_not_found"):
             client.rerank(model="none", query="a", documents=DOCUMENTS)
         with pytest.raises(cohere.BadRequestError, match="documents"):

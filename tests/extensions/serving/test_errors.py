@@ -25,7 +25,8 @@ FORMATS: list[tuple[Exception, tuple[int, str], tuple[int, str, str | None]]] = 
     (KeyError("bug"), (500, "Backend"), (500, "server_error", None)),
     (CheckpointError("damaged"), (503, "Unhealthy"), (503, "server_error", None)),
     (RequestError(401, "key"), (401, "Validation"), (401, INVALID, "invalid_api_key")),
-    (HTTPException(404), (404, "Validation"), (404, INVALID, "model_not_found")),
+    (HTTPException(404), (404, "Validation"), (404, INVALID, None)),
+    (RequestError(404, "x", "model"), (404, "Validation"), (404, INVALID, "model_not_found")),
     (HTTPException(405), (405, "Validation"), (405, INVALID, None)),
 ]
 

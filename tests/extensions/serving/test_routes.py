@@ -315,7 +315,15 @@ def test_info_has_fields_of_tei(server: Server, folders: Path) -> None:
         info = server(at=ModelRegistry([str(folders / name)], None)).get("/info").json()
         assert (info["model_id"], info["model_type"]) == (name, kind)
         assert (info["max_input_length"], info["max_client_batch_size"]) == (LENGTH, 2_048)
+    info = server(at=ModelRegistry([str(folders / "entities")], None)).get("/info").json()
+    assert info.get("model_type") is None  # TEI has no taggers
     assert server(at=ModelRegistry([], None)).get("/info").json()["model_id"] is None
+
+
+def test_huge_token_ids_are_rejected(server: Server) -> None:
+    for ids in ([2**33], [2**63], [10**20]):
+        response = server().post("/decode", json={"ids": ids})
+        assert response.status_code == 422, response.text
 
 
 def test_json_at_root_is_sent_to_first_route(server: Server, folders: Path) -> None:

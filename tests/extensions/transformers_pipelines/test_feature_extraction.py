@@ -48,5 +48,5 @@ def test_invalid_arguments_are_rejected(models: Path) -> None:
         extract("the cat", tokenize_kwargs={"stride": 3})
     with pytest.raises(ConfigError, match="pooling: FeatureExtractionPipeline has no such setting"):
         extract("the cat", pooling="mean")
-    with pytest.raises(DataError, match="tokens, but the limit is 64"):
+    with pytest.raises(DataError, match="longer than the maximum of 64 tokens"):
         extract(LONG)

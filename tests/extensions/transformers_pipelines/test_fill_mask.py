@@ -49,7 +49,7 @@ def test_invalid_texts_are_rejected(models: Path) -> None:
     fill = bertkit.pipeline("fill-mask", models / "bert")
     with pytest.raises(DataError, match=r"the text has no mask; replace a word by \[MASK\]"):
         fill([MASKED[0], "the cat"])
-    with pytest.raises(DataError, match="tokens, but the limit is 64"):
+    with pytest.raises(DataError, match="longer than the maximum of 64 tokens"):
         fill(f"{MASKED[0]} {LONG}")
     with pytest.raises(ConfigError, match="targets: expected"):
         bertkit.pipeline("fill-mask", "no-such-model", targets=3)

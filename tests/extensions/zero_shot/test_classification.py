@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.extensions.conftest import Server
 from tests.extensions.transformers_pipelines.cases import Case
 from tests.extensions.transformers_pipelines.golden_files import call, difference, parametrize
 from tests.factories import tiny_folder, tiny_tokenizer
@@ -15,6 +16,8 @@ from tests.factories import tiny_folder, tiny_tokenizer
 import bertkit
 from bertkit import cli
 from bertkit.errors import CheckpointError, ConfigError, DataError
+from bertkit.extensions.serving.limits import Limits
+from bertkit.extensions.serving.models import ModelRegistry
 from bertkit.extensions.zero_shot import classification
 
 WORDS = [*"abcdefghij", "this", "example", "is", "about", ".", "sports", "politics", "science"]
@@ -98,6 +101,8 @@ def test_long_text_is_truncated_or_rejected(folder: Path) -> None:
         ({"candidate_labels": ["a", "a"]}, "must differ"),
         ({"candidate_labels": 3}, "candidate_labels: expected `array`, got `int`"),
         ({"candidate_labels": ["a", ""]}, "candidate_labels"),
+        ({"candidate_labels": [str(n) for n in range(1_001)]}, "length <= 1000"),
+        ({"candidate_labels": ["a"], "hypothesis_template": "{}" + "a" * 300}, "length <= 300"),
         ({"candidate_labels": ["a"], "hypothesis_template": "about"}, "must contain {} once"),
         ({"candidate_labels": ["a"], "multi_class": True}, "multi_class: ZeroShot has no such"),
     ],
@@ -166,3 +171,14 @@ def test_predict_accepts_labels(
     templates = ["--hypothesis-template", "a {}", "--hypothesis-template", "b {}"]
     assert cli.run([*command, *templates]) == 2
     assert "hypothesis_template: expected `str`, got `array`" in capsys.readouterr().err
+
+
+def test_server_counts_a_sequence_per_label(folder: Path, server: Server) -> None:
+    """Memory and the queue are checked before the texts are encoded with each label."""
+    registry, few = ModelRegistry([str(folder)], None), Limits(queue_tokens=64)
+    body = {"inputs": ["a"], "candidate_labels": [f"a {number}" for number in range(30)]}
+    assert server(at=registry).post("/zero-shot-classification", json=body).status_code == 200
+    response = server(few, at=registry).post("/zero-shot-classification", json=body)
+    assert response.status_code == 413
+    pipeline = bertkit.pipeline("zero-shot-classification", folder)
+    assert pipeline.sequences_per_item(candidate_labels=body["candidate_labels"]) == 30

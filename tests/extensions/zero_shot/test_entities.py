@@ -154,6 +154,7 @@ def test_bf16_is_close_to_fp32(folders: Path) -> None:
     [
         ({"labels": []}, "labels: none given"),
         ({"labels": ["a", "a"]}, "must differ"),
+        ({"labels": [str(number) for number in range(201)]}, "length <= 200"),
         ({"labels": "a"}, "labels: expected `array`, got `str`"),
         ({"labels": ["a", ""]}, "labels"),
         ({"labels": ["a"], "threshold": 1.5}, "threshold"),

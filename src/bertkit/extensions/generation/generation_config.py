@@ -20,13 +20,12 @@ from bertkit.published_keys import KeyTable
 FILE = "generation_config.json"
 
 DECODING = {
-    **{
-        name: name
-        for name in (
-            *("num_beams", "num_return_sequences", "length_penalty", "early_stopping"),
-            *("no_repeat_ngram_size", "repetition_penalty"),
-        )
-    },
+    "num_beams": "num_beams",
+    "num_return_sequences": "num_return_sequences",
+    "length_penalty": "length_penalty",
+    "early_stopping": "early_stopping",
+    "no_repeat_ngram_size": "no_repeat_ngram_size",
+    "repetition_penalty": "repetition_penalty",
     "max_new_tokens": "max_tokens",
     "min_new_tokens": "min_tokens",
 }

@@ -18,7 +18,7 @@ from bertkit.batch import by_length
 from bertkit.checkpoint.directory import Loaded
 from bertkit.config import plain, with_keywords
 from bertkit.engine.engine import Engine
-from bertkit.errors import CheckpointError, ConfigError, DataError
+from bertkit.errors import CheckpointError, ConfigError, DataError, check_choice
 from bertkit.extensions.generation.beam import finish
 from bertkit.extensions.generation.chat_format import ChatFormat, Message, check_messages
 from bertkit.extensions.generation.decoding import (
@@ -311,8 +311,10 @@ class Generate(ModelPipeline):
             long: Policy for source texts longer than the maximum length: error or truncate.
 
         Raises:
+            ConfigError: If the model does not support the policy.
             DataError: If a prompt leaves no space for new tokens.
         """
+        check_choice("long", long, ("error", "truncate") if self.reads else ("error",))
         texts = [prompt for prompt in prompts if isinstance(prompt, str)]
         if len(texts) < len(prompts):
             requests = [Request(self.chat.encode(_messages(prompt))[0]) for prompt in prompts]

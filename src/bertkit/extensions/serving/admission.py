@@ -148,6 +148,8 @@ class AdmissionMiddleware:
             state = "loading its models" if self.app is None else "stopping"
             retry = {"retry-after": "2"}
             raise RequestError(503, f"the server is {state}", headers=retry)
+        if not who.allows(path):
+            raise RequestError(403, f"the key has no access to {path[:80]}")
         if self.open > self.limits.requests:
             raise busy(1, f"the server has the maximum of {self.limits.requests} open requests")
         wait = who.requests.take()
@@ -157,8 +159,7 @@ class AdmissionMiddleware:
         await self._run(scope, body, receive, reply)
 
     def _check_access(self, scope: Any, headers: dict[bytes, bytes]) -> ApiKeyState:
-        """Return the API key of a request that is allowed to use its route."""
-        path: str = scope["path"]
+        """Return the API key of a request from an allowed origin."""
         who = self.keys.find(headers.get(b"authorization", b""))
         if who is None:
             message = "missing or unknown API key; send the header Authorization: Bearer KEY"
@@ -170,8 +171,6 @@ class AdmissionMiddleware:
             raise RequestError(403, message)
         if _is_cross_site(headers) and not _is_plain_link(scope, headers):
             raise RequestError(403, "requests from pages of other sites are rejected")
-        if not who.allows(path):
-            raise RequestError(403, f"the key has no access to {path[:80]}")
         return who
 
     async def _body(

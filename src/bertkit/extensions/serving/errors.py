@@ -69,7 +69,10 @@ def encode_error(error: RequestError, path: str) -> tuple[int, bytes]:
         return error.status, msgspec.json.encode(response)
     status = OPENAI_STATUSES.get(error.status, error.status)
     kind = OPENAI_TYPES.get(status, "invalid_request_error")
-    body = OpenAIError(error.message, kind, error.field, OPENAI_CODES.get(error.status))
+    # Only a missing model has a field; a missing route has none.
+    is_route = error.status == 404 and error.field is None
+    code = None if is_route else OPENAI_CODES.get(error.status)
+    body = OpenAIError(error.message, kind, error.field, code)
     return status, msgspec.json.encode(OpenAIErrorResponse(body))
 
 

@@ -90,7 +90,10 @@ def _operation(route: Route, schemas: Mapping[Any, Any]) -> dict[str, Any]:
         answer = {"anyOf": [answer, {"type": "array", "items": answer}]}
     error = _content(schemas[error_type(route.path)])
     statuses = OPENAI_STATUSES if error_type(route.path) is OpenAIErrorResponse else {}
-    errors = {str(statuses.get(status, status)): text for status, text in ERRORS.items()}
+    errors: dict[str, str] = {}
+    for number, text in ERRORS.items():
+        status = str(statuses.get(number, number))
+        errors[status] = f"{errors.get(status, '')} {text}".strip()
     operation: dict[str, Any] = {
         "summary": route.handler.__name__.replace("_", " ").title(),
         "description": route.handler.__doc__,

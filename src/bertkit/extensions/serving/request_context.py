@@ -31,6 +31,7 @@ from bertkit.extensions.serving.memory_budget import (
 from bertkit.extensions.serving.models import ModelRegistry
 from bertkit.extensions.serving.request_bodies import decode_form
 from bertkit.pipelines import Pipeline
+from bertkit.pipelines.base import ModelPipeline
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.web import Ask, RequestError, invalid
 
@@ -145,6 +146,9 @@ class RequestContext:
         strict = policies[0] == "error" and not truncate
         long = "truncate" if truncate or strict else policies[0]
 
+        if isinstance(pipeline, ModelPipeline):
+            count = pipeline.sequences_per_item(**options)
+            sizes = [size * count for size in sizes]
         prepare = partial(reader.prepare, long=long, **options)
         works = await self.read(items, sizes, prepare, lambda work: work.tokens)
         cut = [work.truncated for work in works]

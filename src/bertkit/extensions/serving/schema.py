@@ -1,7 +1,7 @@
 """Request and response types of the routes that this extension defines.
 
 The names are the same as in text-embeddings-inference (TEI, by Hugging Face) and OpenAI
-(test: tests/extensions/serving/test_clients.py::test_openai).
+(test: tests/extensions/serving/test_clients.py).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Pair = Annotated[list[Text], Meta(min_length=2, max_length=2)]
 TextOrPair = Annotated[list[Text], Meta(min_length=1, max_length=2)]
 
 
-TokenId = Annotated[int, Meta(ge=0)]
+TokenId = Annotated[int, Meta(ge=0, lt=2**31)]
 TokenIds = Annotated[list[TokenId], Meta(min_length=1)]
 Inputs = Text | Annotated[list[Text | TokenId | TokenIds], Meta(min_length=1)]
 

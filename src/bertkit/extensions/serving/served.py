@@ -95,12 +95,14 @@ class ServedModel:
             prompts=list(self.supported.prompts),
         )
 
-    def tei_type(self) -> dict[str, dict[str, Any]]:
-        """Return the type of the model, in the format of TEI."""
+    def tei_type(self) -> dict[str, dict[str, Any]] | None:
+        """Return the type of the model in the format of TEI; None if TEI has no such type."""
         embed, labels = self.pipelines.get("embed"), self.supported.labels
         if isinstance(embed, Embed):
             return {"embedding": {"pooling": embed.pooling.mode}}
         kind = "reranker" if "rerank" in self.pipelines and len(labels) < 2 else "classifier"
+        if kind == "classifier" and "predict" not in self.pipelines:
+            return None
         ids = {str(index): label for index, label in enumerate(labels)}
         return {kind: {"id2label": ids, "label2id": {ids[i]: int(i) for i in ids}}}
 

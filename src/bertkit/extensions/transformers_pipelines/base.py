@@ -14,7 +14,7 @@ from bertkit.nn.precision import Inference
 from bertkit.pipelines import pipeline
 from bertkit.tasks.inference import TEXTS_PER_BATCH, batched
 from bertkit.text.encoding import Encoding
-from bertkit.text.long_texts import Long, encode
+from bertkit.text.long_texts import encode
 
 CLEANED = {
     " .": ".", " ?": "?", " !": "!", " ,": ",", " ' ": "'", " n't": "n't", " 'm": "'m",
@@ -59,8 +59,14 @@ class Truncation(Arguments, frozen=True):
         longest = loaded.length
         if truncates and self.max_length is not None:
             longest = min(self.max_length, longest)
-        long: Long = "truncate" if truncates else "error"
-        return encode(loaded.tokenizer, texts, pairs, length=longest, long=long)[0]
+        encodings, _ = encode(loaded.tokenizer, texts, pairs, length=longest, long="truncate")
+        for text, encoding in zip(texts, encodings, strict=True):
+            if encoding.truncated and not truncates:
+                raise DataError(
+                    f"{text[:40]!r}: longer than the maximum of {longest} tokens; shorten it, or "
+                    "pass truncation=True (to fill-mask in tokenizer_kwargs)"
+                )
+        return encodings
 
 
 class ArgumentsOfCalls:

@@ -28,6 +28,9 @@ from bertkit.text.long_texts import Long
 COSINE_SCALE = 20.0
 """Factor of cosine similarities before the softmax, as in the training of embedding models."""
 
+CHARACTERS_PER_TOKEN = 4
+"""Estimated number of characters of a token in a hypothesis."""
+
 PAIRS_PER_BATCH = 4096
 """Number of pairs of a text and a label that are computed at a time."""
 
@@ -46,9 +49,11 @@ class ZeroShotAnswer(msgspec.Struct, frozen=True):
 class ZeroShotOptions(Settings, frozen=True):
     """Options of zero-shot classification, with the names of transformers."""
 
-    candidate_labels: tuple[Annotated[str, Meta(min_length=1, max_length=200)], ...] = ()
-    """Labels to choose from, such as "sports" and "politics". Required."""
-    hypothesis_template: str = "This example is {}."
+    candidate_labels: Annotated[
+        tuple[Annotated[str, Meta(min_length=1, max_length=200)], ...], Meta(max_length=1_000)
+    ] = ()
+    """Labels to choose from, such as "sports" and "politics". Required; at most 1,000."""
+    hypothesis_template: Annotated[str, Meta(max_length=300)] = "This example is {}."
     """Sentence about the text, in which {} is replaced by a label."""
     multi_label: bool = False
     """Whether a text can have several labels. Each label then has its own probability."""
@@ -155,6 +160,9 @@ class ZeroShot(ModelPipeline):
         ]
         return results[0] if isinstance(sequences, str) else results
 
+    def sequences_per_item(self, **options: Any) -> int:
+        return len(_checked(options).candidate_labels) if self.embed is None else 1
+
     def prepare(
         self, texts: Sequence[str], *, long: Long = "truncate", **options: Any
     ) -> list[Work]:
@@ -175,7 +183,10 @@ class ZeroShot(ModelPipeline):
         if self.embed is not None:
             if options.multi_label or len(options.candidate_labels) == 1:
                 raise ConfigError("multi_label or a single label requires an NLI model")
-            return [Work(work.features, options) for work in self.embed.prepare(texts, long=long)]
+            texts_only = self.embed.prepare(texts, long=long)
+            # `run` also computes the embeddings of the hypotheses.
+            more = sum(map(len, options.hypotheses)) // CHARACTERS_PER_TOKEN // max(1, len(texts))
+            return [Work(work.features, options, more) for work in texts_only]
         count = len(options.candidate_labels)
         firsts = [text for text in texts for _ in range(count)]
         works = batched(self._encode(firsts, options.hypotheses * len(texts), long), count)

@@ -29,17 +29,22 @@ from bertkit.tasks.tag import TaggedEntity
 from bertkit.tasks.task import Feature
 from bertkit.text.encoding import Encoding, encode_raw
 from bertkit.text.long_texts import Long
-from bertkit.text.tokenizer import NO_LIMIT
 
 WORD = re.compile(r"\w+(?:[-_]\w+)*|\S")
 """A word of a text, as in the training of GLiNER models (`words_splitter_type` whitespace)."""
 
 
+MAX_TOKENS = 4_096
+"""Maximum number of tokens of labels and text, for models without learned positions."""
+
+
 class EntityOptions(Settings, frozen=True):
     """Options of zero-shot entity recognition."""
 
-    labels: tuple[Annotated[str, Meta(min_length=1, max_length=200)], ...] = ()
-    """Types of entities, such as "person" and "city". Required."""
+    labels: Annotated[
+        tuple[Annotated[str, Meta(min_length=1, max_length=200)], ...], Meta(max_length=200)
+    ] = ()
+    """Types of entities, such as "person" and "city". Required; at most 200."""
     threshold: Annotated[float, Meta(ge=0.01, le=1.0)] = 0.5
     """Probability that an entity must exceed. Units: 0.01 to 1."""
     flat: bool = True
@@ -93,7 +98,8 @@ class ZeroShotEntities(ModelPipeline):
         self.head = self._get_head(HEAD, "pass the directory of a GLiNER model")
         # Only learned positions limit the number of tokens.
         is_limited = loaded.model.config.learned_positions > 0
-        self.length = loaded.length if is_limited else self.tokenizer.max_length or NO_LIMIT
+        longest = self.tokenizer.max_length or MAX_TOKENS
+        self.length = loaded.length if is_limited else min(longest, MAX_TOKENS)
 
     @classmethod
     def open(

@@ -26,6 +26,9 @@ Span = tuple[int, int, int]
 
 TRAINING = "affects only training"
 
+LABELS = 16
+"""Number of labels that `TokenScorer` computes at a time."""
+
 KEYS = KeyTable(
     applied=(
         *("class_token_index", "embed_ent_token", "encoder_config", "ent_token", "hidden_size"),
@@ -201,8 +204,12 @@ class TokenScorer(nn.Module):
             strict=True,
         )
         for start, factor, offset, label_factor in rows:
-            both = F.linear(factor[:, None] * label_factor, of_both)
-            yield last((start[:, None] + offset + both).relu_())
+            logits = []
+            # A few labels at a time, because the tensors have 4 D numbers per word and label.
+            for added, scale in zip(offset.split(LABELS), label_factor.split(LABELS), strict=True):
+                both = F.linear(factor[:, None] * scale, of_both)
+                logits.append(last((start[:, None] + added + both).relu_()))
+            yield torch.cat(logits, 1)
 
     def spans(self, scores: NDArray[np.float32], threshold: float) -> Iterator[tuple[Span, float]]:
         """Yield the spans above a threshold, with their probabilities. Shapes: (W, C, 3).
