@@ -6,7 +6,8 @@ INSTALLED := .venv/.installed
 WITH_DATASETS := .venv/.installed-datasets
 # One process a core: the models of tests are too small for a second thread.
 PARALLEL := -n auto --dist worksteal
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+# Without --no-compile, pip compiles modules that nothing imports, which takes minutes.
+PIP := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt
 
 # Options of a benchmark, such as OPTIONS="--only fp32 --minutes 10", OPTIONS=--quick (a fraction of the
 # work) or OPTIONS=--fresh (measure again); `make bench` lists all. Options of tests are those of pytest.

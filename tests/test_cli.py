@@ -23,7 +23,7 @@ MODEL_AND_FILES = ("--model", "m", "--train", "t", "--dev", "d", "--out", "o")
     ("words", "sentence"),
     [
         (["pretrian"], 'Did you mean "pretrain"?'),
-        (["finetune", "clasify"], 'Did you mean "classify"?'),
+        (["finetune", "clasify"], "did you mean 'classify'?"),
         (["embed", "m", "t", "--poling", "cls"], "Did you mean --pooling?"),
         (["finetune", "tag", *MODEL_AND_FILES, "--grid", "a=1"], "Use `bertkit experiment`"),
         (
@@ -146,9 +146,8 @@ def test_printed_options_of_each_command_load(name: str, tmp_path: Path, capsys:
         app = app[word]
     arguments = [item for item in app.assemble_argument_collection() if item.parse]
     assert not any("--config" in item.names for item in arguments)
-    if not any("--print-config" in item.names for item in arguments):
-        # These commands have their own file formats.
-        assert name in ("pretrain", "experiment")
+    if name in ("pretrain", "experiment"):
+        # These commands print their file, which their own tests compare.
         return
     words = name.split()
     for item in arguments:

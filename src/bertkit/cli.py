@@ -118,13 +118,6 @@ def _with_config(words: list[str]) -> tuple[list[str], list[Any]]:
     return words[:index] + words[index + 2 :], [options]
 
 
-def _is_task(name: str) -> bool:
-    """Return whether this is module:Class or the name of a task of an extension."""
-    from bertkit.registry import extensions
-
-    return ":" in name or any(name in extension.tasks for extension in extensions())
-
-
 def _missing(error: MissingArgumentError) -> str:
     """Return the message about a missing argument."""
     command = " ".join(["bertkit", *(error.command_chain or ())])
@@ -144,26 +137,18 @@ def _unknown(error: UnknownOptionError) -> str:
         return f"Unknown option: --{name}. Did you mean --{found.replace('_', '-')}?"
     if name in ("seeds", "grid", "keep-all"):
         return f"Unknown option: --{name}. Use `bertkit experiment` for several seeds or settings"
-    for option in known:
-        words = option.removeprefix("--").split("-")
-        if len(words) > 1 and name == "".join(word[:1] for word in words):
-            return f"Unknown option: --{name}. Did you mean {option}?"
     return str(error)
 
 
 def _with_task(words: list[str]) -> list[str]:
     """Make `finetune TASK` a command for the task of an extension, and for module:Class.
 
-    The module may be in the working directory. `finetune --task NAME` is the same as
-    `finetune NAME`.
+    The module may be in the working directory.
     """
-    if words[:1] == ["finetune"] and "--task" in words[:-1]:
-        place = words.index("--task")
-        words = ["finetune", words[place + 1], *words[1:place], *words[place + 2 :]]
     name = words[1] if words[:1] == ["finetune"] and len(words) > 1 else ""
     if (":" in name or "--task" in words) and "" not in sys.path:
         sys.path.insert(0, "")
-    if name and name not in app["finetune"] and _is_task(name):
+    if name and not name.startswith("-") and name not in app["finetune"]:
         from bertkit.commands.command import command
         from bertkit.commands.finetune import finetune
         from bertkit.tasks import find

@@ -280,9 +280,9 @@ def read_toml_by_name(path: str | Path, folder: Path) -> dict[str, Any]:
     return read_toml(folder / f"{path.stem}.toml")
 
 
-def as_toml(settings: Settings) -> str:
+def as_toml(settings: Settings | Mapping[str, Any]) -> str:
     """Return settings as TOML, without values that are None."""
-    return tomli_w.dumps(drop_null_values(plain(settings)))
+    return tomli_w.dumps(drop_null_values(msgspec.to_builtins(settings, enc_hook=str)))
 
 
 def drop_null_values(data: Mapping[str, Any]) -> dict[str, Any]:

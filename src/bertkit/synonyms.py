@@ -39,6 +39,7 @@ SETTINGS = {
     "per_device_eval_batch_size": ("max_batch_tokens",),
     "eval_batch_size": ("max_batch_tokens",),
     "auto_find_batch_size": ("max_batch_tokens",),
+    "lr": ("learning_rate",),
     "learning_rate_init": ("learning_rate",),
     "encoder_learning_rate": ("learning_rate",),
     "warmup_ratio": ("warmup",),

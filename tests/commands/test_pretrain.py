@@ -61,6 +61,13 @@ def test_pretrain_resumes_and_repeats_run_from_its_files(
     assert "train.seed (was 3): changed since" in capsys.readouterr().err
     assert run_pretrain(run / "run.toml", "--corpus", corpus, "--out", again) == 0
     assert sha256(run / "model.safetensors") == sha256(again / "model.safetensors")
+    capsys.readouterr()
+    unused = tmp_path / "unused"
+    printing = ("--corpus", corpus, "--out", unused, "--print-config")
+    changes = ("--train.seed", 3, "--train.steps", 8, "--train.keep", 1)
+    assert run_pretrain(*begun[:1], *changes, *printing) == 0
+    assert capsys.readouterr().out == (again / "run.toml").read_text("utf-8")
+    assert not unused.exists()
 
 
 def test_pretrain_uses_bertkit_mini_by_default(

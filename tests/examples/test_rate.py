@@ -80,7 +80,7 @@ def test_unknown_class_names_are_rejected(shop: Path, capsys: pytest.CaptureFixt
         ("rates:Rate", "cannot be imported"),
         ("json:JSONDecoder", "is not a subclass of"),
     ):
-        assert cli.run(["finetune", "--task", name]) == 2
+        assert cli.run(["finetune", name]) == 2
         assert message in capsys.readouterr().err
     with pytest.raises(ConfigError, match="unknown pipeline 'rate'"):
         bertkit.pipeline("rate", "model")

@@ -224,7 +224,7 @@ def test_additions_need_the_package(
     prelayernorm: tuple[Path, Any], model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.run(["finetune", "stars"]) == 2
-    assert 'Unknown command "stars"' in capsys.readouterr().err
+    assert "unknown task 'stars'" in capsys.readouterr().err
     with pytest.raises(ConfigError, match="unknown pipeline 'keywords'"):
         bertkit.pipeline("keywords", model)
     with pytest.raises(CheckpointError, match="model_type = 'roberta-prelayernorm'"):

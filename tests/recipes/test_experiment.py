@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from bertkit.errors import CheckpointError, ConfigError, DataError, TrainingErro
 from bertkit.extensions.classic.families.lstm import LSTM_LM
 from bertkit.extensions.classic.word_vectors import Vectors
 from bertkit.extensions.generation.families.gpt2 import GPT2
-from bertkit.recipes.experiment import Cell
+from bertkit.recipes.experiment import EXPERIMENTS, Cell
 from bertkit.text.vocabulary_training import train as train_tokenizer
 
 GRID = {"learning_rate": [1e-9, 2e-2], "epochs": [1, 4]}
@@ -148,6 +149,25 @@ def test_failed_runs_do_not_stop_others(
         bertkit.experiment(plan(base, grid={"learning_rate": [1e30]}), out=tmp_path / "none")
     with pytest.raises(TrainingError, match=r"every run failed: .*none/such"):
         bertkit.experiment(plan(base, settings={"model": "none/such"}), out=tmp_path / "no")
+
+
+def test_printed_file_is_the_same_experiment(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--out", str(tmp_path / "out"), "--print-config"]
+    changes = ["--settings.epochs", "7", "--seeds", "2"]
+    assert cli.run(["experiment", "transfer", *changes, *words]) == 0
+    printed = capsys.readouterr().out
+    file = tmp_path / "printed.toml"
+    file.write_text(printed, encoding="utf-8")
+    assert cli.run(["experiment", str(file), *words]) == 0
+    assert capsys.readouterr().out == printed
+    found, original = (
+        tomllib.loads(p.read_text("utf-8")) for p in (file, EXPERIMENTS / "transfer.toml")
+    )
+    assert (found["settings"]["epochs"], found["seeds"]) == (7, 2)
+    assert found["variants"] == original["variants"]
+    assert not (tmp_path / "out").exists()
 
 
 def test_variants_can_be_run_one_after_another(base: Path, tmp_path: Path) -> None:

@@ -13,10 +13,9 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Optional, Union, get_args, get_origin, get_type_hints
 
 import msgspec
-import tomli_w
 from cyclopts import Group, Parameter
 
-from bertkit.config import PYTHON_ONLY, Settings, decode, drop_null_values, explained, plain
+from bertkit.config import PYTHON_ONLY, Settings, as_toml, decode, explained, plain
 from bertkit.console import STDIN, print_json, print_table
 from bertkit.errors import ConfigError
 
@@ -49,8 +48,8 @@ def command(function: Callable[..., Any]) -> Callable[..., None]:
     }
     positional = [n for n, p in parameters.items() if p.kind is inspect.Parameter.POSITIONAL_ONLY]
     tabular = JSON not in parameters and _has_names(hints.get("return"))
-    variadic = any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in parameters.values())
-    added = [_JSON_OPTION] * tabular + [_PRINT_CONFIG_OPTION] * (not variadic)
+    has_file = PRINT_CONFIG in parameters
+    added = [_JSON_OPTION] * tabular + [_PRINT_CONFIG_OPTION] * (not has_file)
 
     def convert(name: str, value: Any) -> Any:
         """Check a parsed value, and convert it to the type that the function expects."""
@@ -71,12 +70,16 @@ def command(function: Callable[..., Any]) -> Callable[..., None]:
             for name, value in zip(positional, arguments, strict=False)
         ]
         options = {name: convert(name, value) for name, value in options.items()}
-        if print_config:
+        if print_config and not has_file:
             defaults = {name: kind() for name, kind in groups.items() if name not in CHANGES}
-            print(_as_toml(run, defaults | options), end="")
-            return
-        result = function(*named, *arguments[len(positional) :], **options)
-        print_result(result, as_json=as_json)
+            result = _options_by_name(run, defaults | options)
+        else:
+            options |= {PRINT_CONFIG: True} if print_config else {}
+            result = function(*named, *arguments[len(positional) :], **options)
+        if print_config:
+            print(as_toml(result), end="")
+        else:
+            print_result(result, as_json=as_json)
 
     run.__signature__ = signature.replace(  # type: ignore[attr-defined]
         parameters=sorted([*parameters.values(), *added], key=lambda parameter: parameter.kind)
@@ -121,7 +124,9 @@ _JSON_OPTION = inspect.Parameter(
 )
 
 PRINT_CONFIG = "print_config"
-"""Option that prints the options as TOML, of commands without a run file."""
+"""Option that prints the options as TOML, or the file of a function that has this parameter.
+
+Such a function returns the content of its file."""
 
 _PRINT_CONFIG_OPTION = inspect.Parameter(
     PRINT_CONFIG,
@@ -155,8 +160,8 @@ def print_result(result: Any, *, as_json: bool = True) -> None:
         print(result)
 
 
-def _as_toml(run: Callable[..., None], options: Mapping[str, Any]) -> str:
-    """Return the options of a command as a TOML file, with their defaults."""
+def _options_by_name(run: Callable[..., None], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a command, with their defaults."""
     parameters = inspect.signature(run).parameters
     data = {name: value for name, value in options.items() if name not in parameters}
     for name, parameter in parameters.items():
@@ -165,7 +170,7 @@ def _as_toml(run: Callable[..., None], options: Mapping[str, Any]) -> str:
             data |= plain(value) if isinstance(value, Settings) else value
         elif parameter.kind is inspect.Parameter.KEYWORD_ONLY and name not in (JSON, PRINT_CONFIG):
             data |= _named(run.__annotations__[name], name, value)
-    return tomli_w.dumps(drop_null_values(msgspec.to_builtins(data, enc_hook=str)))
+    return data
 
 
 def _named(annotation: Any, name: str, value: Any) -> dict[str, Any]:

@@ -8,10 +8,12 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from bertkit.checkpoint.run_directory import RUN
-from bertkit.config import drop_null_values, override, parse_changes
+from bertkit.config import drop_null_values, override, parse_changes, plain
 from bertkit.console import say
 from bertkit.errors import ConfigError
+from bertkit.recipes.model_sizes import PRETRAININGS
 from bertkit.recipes.pretrain import pretrain as run_pretraining
+from bertkit.recipes.pretrain_config import config_class, read_config
 from bertkit.recipes.run_file import read_run_file
 from bertkit.recipes.start_model import load_start
 from bertkit.storage import read_json
@@ -33,7 +35,8 @@ def pretrain(
     out: Path,
     start: str | None = None,
     resume: Resume = False,
-) -> None:
+    print_config: Annotated[bool, Parameter(negative="", show=False)] = False,
+) -> dict[str, Any] | None:
     """Pretrain a model from a run file, or continue with another model.
 
     Args:
@@ -47,6 +50,11 @@ def pretrain(
             must be prepared with the tokenizer of the model.
         resume: Whether to resume the run from its newest complete checkpoint, with its own
             settings. `--resume auto` starts the run if there is no checkpoint.
+        print_config: Whether to return the complete run file, with the changed settings and all
+            defaults, instead of running it.
+
+    Returns:
+        The content of the run file, if `print_config`.
 
     Raises:
         ConfigError: If options cannot be combined, or a setting is invalid.
@@ -69,8 +77,13 @@ def pretrain(
         data = override(data, changes)
     else:
         data, model = load_start(start, changes, data)
+    if print_config:
+        if data.get("family") in PRETRAININGS:
+            return data
+        return plain(read_config(data, config_class(data).open_text(corpus).tokenizer()))
     scores = run_pretraining(data, corpus=corpus, out=out, resume=resume, start_from=model)
     say(f"{out}: done  " + "  ".join(f"{k} {v:.3f}" for k, v in scores.items()))
+    return None
 
 
 def _settings(config: Path | None, start: str | None, record: dict[str, Any]) -> dict[str, Any]:

@@ -233,7 +233,7 @@ def blocks(span: Span) -> Iterator[_Block]:
             left -= len(data)
             last = left == 0 or len(data) < READ_BYTES
             data = rest + data
-            at = len(data) if last else _row_end(data) if rows else _text_end(data)
+            at = len(data) if last else data.rfind(b"\n") + 1 if rows else _text_end(data)
             data, rest = data[:at], data[at:]
             if len(rest) > LONGEST_LINE:
                 raise DataError(
@@ -318,10 +318,6 @@ def _text_end(data: bytes) -> int:
     while at > 0 and data[at - 1] & 0xC0 == 0x80:
         at -= 1
     return max(at - 1, 0)
-
-
-def _row_end(data: bytes) -> int:
-    return data.rfind(b"\n") + 1
 
 
 def _first_row_end(data: bytes) -> int:

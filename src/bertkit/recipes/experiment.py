@@ -109,6 +109,7 @@ def experiment(
     seeds: Count | None = None,
     variants: Sequence[str] | None = None,
     resume: bool = False,
+    print_config: Annotated[bool, Parameter(negative="", show=False)] = False,
 ) -> dict[str, Any]:
     """Compare settings: run variants, combinations, and seeds of a program.
 
@@ -127,10 +128,13 @@ def experiment(
         seeds: Number of seeds, instead of the number in the file.
         variants: Variants to run; repeat the option. Default: all.
         resume: Whether to continue an experiment that was interrupted or extended.
+        print_config: Whether to return the complete experiment file, with the changed settings,
+            instead of running it.
 
     Returns:
         A dict by variant: the name of the best combination, its run directories, the metric, the
-        mean, the standard deviation and each value of its scores, and the failed runs.
+        mean, the standard deviation and each value of its scores, and the failed runs. With
+        `print_config`, the content of the experiment file.
 
     Raises:
         ConfigError: If a setting is invalid, before the first run. A run whose settings do not fit
@@ -142,6 +146,8 @@ def experiment(
     for name in variants or ():
         if name not in plan.variants:
             raise ConfigError(f"variant {name!r} not found; {did_you_mean(name, plan.variants)}")
+    if print_config:
+        return _record(plan)
     check_out(out, resume=resume)
     examples = SharedExamples(None if data is None else Path(data))
     cells = {name: _cells(plan, name, examples) for name in variants or plan.variants}

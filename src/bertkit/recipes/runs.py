@@ -246,7 +246,8 @@ def _csv(names: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def _latex(names: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Format a tabular environment with the rules of booktabs."""
-    lines = [" & ".join(map(_in_latex, row)) + r" \\" for row in (names, *rows)]
+    cells = ([text.translate(LATEX) for text in row] for row in (names, *rows))
+    lines = [" & ".join(row) + r" \\" for row in cells]
     begin = rf"\begin{{tabular}}{{{'l' * len(names)}}}"
     return "\n".join(
         [begin, r"\toprule", lines[0], r"\midrule", *lines[1:], r"\bottomrule", r"\end{tabular}"]
@@ -262,10 +263,6 @@ LATEX = str.maketrans(
         "±": r"$\pm$",
     }
 )
-
-
-def _in_latex(text: str) -> str:
-    return text.translate(LATEX)
 
 
 FORMATS = {"markdown": _markdown, "csv": _csv, "latex": _latex}
