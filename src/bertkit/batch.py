@@ -373,6 +373,8 @@ class Batch:
     source_order: Tensor | None = None
     part: int = 0
     """Index of the batch's part of a step, if a step is split over several processes."""
+    shared: bool = False
+    """Whether every process has this batch, and computes a share of its sequences."""
     window: int | None = None
     """Maximum distance at which tokens attend to each other. Default: the limit of the layer."""
 

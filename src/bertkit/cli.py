@@ -61,8 +61,8 @@ def _run(arguments: Sequence[str]) -> int:
         check_replaced(arguments)
         words, app.config = _with_config([STDIN if word == "-" else word for word in arguments])
         words = _with_task(words)
-        if "TORCHELASTIC_RUN_ID" in os.environ and words[:1] != ["pretrain"]:
-            raise ConfigError("only `bertkit pretrain` runs under torchrun; start it without")
+        if "TORCHELASTIC_RUN_ID" in os.environ and words[:1] not in (["pretrain"], ["finetune"]):
+            raise ConfigError("only `pretrain` and `finetune` run under torchrun; start it without")
         app(words, exit_on_error=False, print_error=False, result_action="return_value")
     except (BertkitError, CycloptsError, ImportError) as error:
         match error:

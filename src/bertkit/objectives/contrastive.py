@@ -12,6 +12,7 @@ from torch.utils.checkpoint import checkpoint
 from bertkit.batch import Batch, Packed, split_by_tokens
 from bertkit.models.heads import VectorClassifier
 from bertkit.models.model import Model
+from bertkit.training.distributed import share_of, sum_over_ranks
 
 MAX_BATCH_TOKENS = 8192
 """Number of tokens whose activations are in memory during training.
@@ -95,7 +96,8 @@ def compute_in_parts(
     """Compute the outputs of a batch whose sequences are compared with each other.
 
     A training batch of more than `MAX_BATCH_TOKENS` tokens is computed in parts, and again for the
-    gradient. The step size is then not limited by memory (Gao et al. 2021, GradCache).
+    gradient. The step size is then not limited by memory (Gao et al. 2021, GradCache). Each process
+    computes a share of a shared batch, and receives the outputs of the others.
 
     Args:
         compute: Function that computes the outputs of a model and a batch.
@@ -104,21 +106,35 @@ def compute_in_parts(
 
     Returns:
         The concatenated outputs of `compute`.
+
+    Shapes:
+        Returns (S, D).
     """
-    parts = _parts(batch) if model.training else [batch]
+    if not model.training:
+        return compute(model, batch)
+    if not batch.shared:
+        return _compute(compute, model, batch)
+    share, count = share_of(batch.layout.lengths), len(batch.layout.lengths)
+    rows = _compute(compute, model, _select(batch, share))
+    return sum_over_ranks(F.pad(rows, (0, 0, share.start, count - share.stop)))
+
+
+def _compute(compute: Callable[[Model, Batch], Tensor], model: Model, batch: Batch) -> Tensor:
+    """Compute the outputs of a batch, in parts of at most `MAX_BATCH_TOKENS` tokens."""
+    parts = [
+        _select(batch, part) for part in split_by_tokens(batch.layout.lengths, MAX_BATCH_TOKENS)
+    ]
     if len(parts) == 1:
         return compute(model, batch)
     return torch.cat([checkpoint(compute, model, part, use_reentrant=False) for part in parts])
 
 
-def _parts(batch: Batch) -> list[Batch]:
-    """Split a batch into parts of at most `MAX_BATCH_TOKENS` tokens."""
-    layout, parts = batch.layout, []
-    for part in split_by_tokens(layout.lengths, MAX_BATCH_TOKENS):
-        start, end = (int(layout.cu_seqlens[i]) for i in (part.start, part.stop))
-        part_layout = Packed.of(layout.lengths[part]).to(layout.sequence_ids.device)
-        parts.append(Batch(batch.ids[start:end], batch.types[start:end], part_layout))
-    return parts
+def _select(batch: Batch, sequences: slice) -> Batch:
+    """Return a batch of consecutive sequences, without targets."""
+    layout = batch.layout
+    start, end = (int(layout.cu_seqlens[i]) for i in (sequences.start, sequences.stop))
+    part_layout = Packed.of(layout.lengths[sequences]).to(layout.sequence_ids.device)
+    return Batch(batch.ids[start:end], batch.types[start:end], part_layout)
 
 
 def compute_embeddings(model: Model, batch: Batch) -> Tensor:

@@ -48,6 +48,7 @@ from bertkit.tasks.examples import Examples, RowsLike, check_examples
 from bertkit.tasks.held_out import take_rows
 from bertkit.tasks.task import Feature, Reading, Task, is_builtin, make_batch, policy_of_files
 from bertkit.training.checkpoints import State
+from bertkit.training.distributed import Ranks, connect
 from bertkit.training.epochs import Epochs, check_metric, vocab_resized
 from bertkit.training.loop import steps
 from bertkit.training.master_weights import Masters, find_used_rows
@@ -165,6 +166,9 @@ def finetune(
 ) -> dict[str, float]:
     """Fine-tune a model for a task, and write the model of the best epoch.
 
+    If torchrun started several processes, they train one model (data parallelism). Only the first
+    process scores it and returns the scores.
+
     Args:
         task: Name of a task, module:Class, or a class.
         model: Model directory, hub id, or loaded model, which is not changed.
@@ -208,24 +212,25 @@ def finetune(
     """
     kind = task if isinstance(task, type) else tasks.find(str(task))
     settings, options, reading = grouped(kind, settings, options, reading, keywords)
-    run = Run(out, resume=resume)
     if teacher is not None and settings.lm_weight:
         raise ConfigError("lm_weight cannot be combined with a teacher; remove lm_weight")
     if settings.features is not None and (teacher is not None or isinstance(model, Loaded)):
         raise ConfigError("features requires a model directory or hub id, and no teacher")
     check_tracker(settings.track, "track")
-    device = resolve_device(settings.device)
-    dtype = resolve(settings.precision, device)
-    data = take_rows(kind, train, dev, test, reading, options=options, seed=settings.seed)
-    fitted = _task(kind, model, data, options)
-    check_metric(fitted, settings.metric)
-    _check_record(run, fitted, model, data, settings, reading, teacher)
-    if resume and (run.out / SCORES).exists():
-        return finished(run)
+    with connect() as ranks:
+        run = Run(out, resume=resume, ranks=ranks)
+        device = resolve_device(settings.device)
+        dtype = resolve(settings.precision, device)
+        data = take_rows(kind, train, dev, test, reading, options=options, seed=settings.seed)
+        fitted = _task(kind, model, data, options)
+        check_metric(fitted, settings.metric)
+        _check_record(run, fitted, model, data, settings, reading, teacher)
+        if resume and (run.out / SCORES).exists():
+            return finished(run)
 
-    check_rows(fitted, data, options)
-    learner = _learner(fitted, model, data, settings, teacher, device, dtype)
-    return _train(run, learner, data, settings, on_epoch)
+        check_rows(fitted, data, options)
+        learner = _learner(fitted, model, data, settings, teacher, device, dtype)
+        return _train(run, learner, data, settings, on_epoch)
 
 
 @dataclass
@@ -337,7 +342,8 @@ def _train(
     # Up to here run.json contains the requested rate; later files contain the rate that was used.
     run.record = {**run.record, "settings": {**run.record["settings"], "learning_rate": rate}}
     epochs = _epochs(run, learner, data["dev"], settings, start)
-    groups = _groups(task, training_units(task, learner.features, settings.seed), settings, start)
+    units = training_units(task, learner.features, settings.seed)  # they may have references now
+    groups = _groups(task, units, settings, start, run.ranks)
     if settings.gradual_unfreezing:
         groups = _unfreezing(groups, state, per_epoch, start, settings.epochs)
 
@@ -354,20 +360,26 @@ def _train(
             max_grad_norm=settings.max_grad_norm,
             seed=settings.seed,
             start=start,
+            ranks=run.ranks,
+            stopping=lambda: run.stopping,
         ):
             run.show(step.number, f"loss {step.loss:.3f}")
-            run.journal.write(step.record)
+            if run.ranks.first:
+                run.journal.write(step.record)
             if step.number % per_epoch == 0:
-                scores = epochs.score(step.number, step.number // per_epoch)
-                if on_epoch is not None:
-                    on_epoch(step.number // per_epoch, scores)
-                if epochs.should_stop(settings.patience):
+                stop = False
+                if run.ranks.first:
+                    scores = epochs.score(step.number, step.number // per_epoch)
+                    if on_epoch is not None:
+                        on_epoch(step.number // per_epoch, scores)
+                    stop = epochs.should_stop(settings.patience)
+                if run.ranks.value_of_first(stop):
                     break
-            if step.number < total and (run.stopping or run.due(settings.save_minutes)):
+            if step.number < total and (step.stopping or run.due(settings.save_minutes)):
                 run.save(step.number, keep=1)
-                if run.stopping:
+                if step.stopping:
                     run.stop(step.number)
-    return finish(run, task, epochs, data)
+    return finish(run, task, epochs, data) if run.ranks.first else {}
 
 
 def _epochs(run: Run, learner: _Learner, dev: Examples, settings: Finetune, start: int) -> Epochs:
@@ -536,16 +548,32 @@ def _unfreezing(
 
 
 def _groups(
-    task: Task[Any, Any], units: Sequence[list[Feature]], settings: Finetune, start: int
+    task: Task[Any, Any],
+    units: Sequence[list[Feature]],
+    settings: Finetune,
+    start: int,
+    ranks: Ranks,
 ) -> Iterator[list[Batch]]:
-    """Yield the batches of each step after `start`, in an order that depends on seed and epoch.
+    """Yield this process's batches of each step, in an order that depends on seed and epoch.
+
+    The first examples of an epoch are added to a step that has fewer examples than processes.
 
     Args:
         task: The task.
         units: Features that must be in the same step, such as the choices of a question.
         settings: Settings of training.
         start: Number of finished steps.
+        ranks: Processes of the run.
+
+    Raises:
+        ConfigError: If there are more processes than examples in a step.
     """
+    if (most := min(len(units), settings.batch_size)) < ranks.world:
+        raise ConfigError(
+            f"batch_size: a step has {most} examples, but there are {ranks.world} processes; start "
+            f"at most {most}"
+        )
+    shared = task.batching == "step" and ranks.world > 1
     lengths = [sum(f.tokens for f in unit) for unit in units]
     per_epoch = math.ceil(len(units) / settings.batch_size)
     order = np.empty(0, dtype=np.int64)
@@ -554,9 +582,10 @@ def _groups(
         if number == 0 or step == start:
             order = Permutation(len(units), settings.seed, epoch)(np.arange(len(units)))
         batch = order[number * settings.batch_size : (number + 1) * settings.batch_size].tolist()
+        batch += order[: max(0, ranks.world - len(batch))].tolist()
+        if not shared:
+            batch = batch[ranks.rank :: ranks.world]
         sizes = [lengths[unit] for unit in batch]
         budget = sum(sizes) if task.batching == "step" else settings.max_batch_tokens
-        yield [
-            make_batch(task, [feature for i in indices for feature in units[batch[i]]])
-            for indices in by_length(sizes, budget)
-        ]
+        parts = [[f for i in part for f in units[batch[i]]] for part in by_length(sizes, budget)]
+        yield [replace(make_batch(task, part), part=ranks.rank, shared=shared) for part in parts]

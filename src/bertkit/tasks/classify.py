@@ -255,7 +255,8 @@ class Classify(Contrastive[LabelExample, Prediction], Calibrated, ChanceLevel, L
             from bertkit.objectives.contrastive import contrastive_loss
 
             assert batch.example is not None
-            loss = contrastive_loss(outputs, targets, batch.example)
+            share = len(targets) / totals[self.head]
+            loss = share * contrastive_loss(outputs, targets, batch.example)
             return Loss(loss, {self.head: loss.detach()})
         if self.options.both_orders:
             assert batch.example is not None

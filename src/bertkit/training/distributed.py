@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch import distributed as dist
@@ -158,6 +159,39 @@ class Ranks:
 
 
 SINGLE_PROCESS = Ranks()
+
+
+def share_of(sizes: Sequence[int]) -> slice:
+    """Return the consecutive items that this process computes, at least one.
+
+    The total sizes of the shares are about equal.
+
+    Args:
+        sizes: Size of each item. There are at least as many items as processes.
+    """
+    world, count = dist.get_world_size(), len(sizes)
+    ends, ranks = np.cumsum(sizes), np.arange(world + 1)
+    bounds = np.searchsorted(ends, ends[-1] * ranks / world, side="right")
+    bounds = np.minimum(np.maximum.accumulate(bounds - ranks), count - world) + ranks
+    return slice(*bounds[dist.get_rank() :][:2].tolist())
+
+
+class _SumOverRanks(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, values: Tensor) -> Tensor:
+        with _connection_errors():
+            dist.all_reduce(total := values.clone())
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return _SumOverRanks.forward(ctx, gradient)
+
+
+def sum_over_ranks(values: Tensor) -> Tensor:
+    """Sum a tensor over all processes. Its gradient is also summed over all processes."""
+    total: Tensor = _SumOverRanks.apply(values)  # type: ignore[no-untyped-call]
+    return total
 
 
 @contextmanager

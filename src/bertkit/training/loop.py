@@ -124,7 +124,8 @@ def steps(
                 loss.total.backward()
             masters.receive_gradients()
             sums.add(loss)
-        tokens, stop, slowest = sum(batch.tokens for batch in group), stopping(), None
+        tokens = sum(batch.tokens for batch in group if ranks.first or not batch.shared)
+        stop, slowest = stopping(), None
         if ranks.world > 1:
             sums.read()  # Wait for the device, so that its time is measured.
             elapsed = time.perf_counter() - started

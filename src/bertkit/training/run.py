@@ -226,7 +226,7 @@ class Run:
                 saved = self.best
                 if saved is None and self.checkpoint is not None:
                     saved = f"{self.checkpoint} is the last good checkpoint"
-                if saved is None and discard:
+                if saved is None and discard and self.ranks.first:
                     shutil.rmtree(self.out, ignore_errors=True)
                 if saved is None:
                     first = self.ranks.first

@@ -46,7 +46,7 @@ def add_reference(
     if start == 0:
         say(f"{task.name}: computing the outputs of the initial model")
         masters = run.state.masters
-        path.parent.mkdir(exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         engine = Engine(masters.model.eval(), precision=None, max_batch_tokens=max_batch_tokens)
         outputs = {"train": _outputs(task, engine, train)}
         engine = Engine(masters.whole(), max_batch_tokens=max_batch_tokens)
