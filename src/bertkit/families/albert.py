@@ -61,7 +61,7 @@ def _write(config: TransformerConfig) -> dict[str, Any]:
                 "inner_group_num": inner,
             }
     raise ConfigError(
-        "model.layer_sharing for albert must repeat each group of layers before the next, all "
+        "model.layer_sharing for albert must repeat the groups of layers one after another, each "
         f"equally often, got {list(config.depths)}"
     )
 
