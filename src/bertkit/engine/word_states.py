@@ -63,7 +63,7 @@ def layer_states(layers: Sequence[int]) -> Forward:
 
 
 def token_indices_of(encoding: Encoding, word: tuple[int, int], text: str) -> NDArray[np.int64]:
-    """Return the indices of the tokens that overlap with a word of a text.
+    """Return the indices of the tokens that overlap a word of a text.
 
     Args:
         encoding: Encoding of the text.
@@ -71,8 +71,7 @@ def token_indices_of(encoding: Encoding, word: tuple[int, int], text: str) -> ND
         text: The text.
 
     Raises:
-        DataError: If no token overlaps with the word, such as when the text was truncated before
-            it.
+        DataError: If no token overlaps the word, such as when the text was truncated before it.
     """
     start, end = word
     offsets = encoding.offsets

@@ -54,7 +54,7 @@ def rate_factor(rank: int, *, head: str, batching: str) -> float:
     `LORA_RATE` was not tested: generation, and losses that compare all texts of a training step.
 
     Args:
-        rank: Rank of the adapters, or 0 if there are none.
+        rank: Rank of the adapters, or 0 without adapters.
         head: Name of the task's head.
         batching: How the task forms batches.
     """
@@ -182,7 +182,7 @@ def adapters(model: Model) -> dict[str, LoRALinear]:
 
 
 def merged(model: Model) -> Model:
-    """Return a copy with adapters merged into its weights, or the model itself if it has none."""
+    """Return a copy with merged adapters, or the model itself if it has no adapters."""
     return merge(copy.deepcopy(model)) if adapters(model) else model
 
 

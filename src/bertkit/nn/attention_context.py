@@ -75,7 +75,7 @@ class Distances(Protocol):
 class AttentionContext:
     """Definition of the tokens that the queries of a layer attend to.
 
-    By default, queries attend to all tokens of their own sequence.
+    By default, each query attends to all tokens of its sequence.
     """
 
     queries: Packed
@@ -162,7 +162,9 @@ class AttentionContext:
     def blocked(
         self, length: int, device: torch.device, rows: slice = slice(None)
     ) -> Tensor | None:
-        """Return a mask of the keys that each query does not attend to, or None if there are none.
+        """Return a mask of the keys that each query does not attend to.
+
+        It is None if each query attends to all keys.
 
         Args:
             length: Number of queries, which is also the number of keys.

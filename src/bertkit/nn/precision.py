@@ -66,8 +66,7 @@ def has_amx() -> bool:
 def bf16_is_faster(device: str) -> bool:
     """Return whether bf16 is faster than fp32 on a device. The precision `auto` then selects bf16.
 
-    Intel CPUs without AMX compute half as many matmuls per second in bf16 as in fp32
-    (notes/2026-11.md).
+    On Intel CPUs without AMX, matmuls take twice as long in bf16 as in fp32 (notes/2026-11.md).
     """
     without_amx = "GenuineIntel" in cpuinfo() and "amx_bf16" not in cpuinfo()
     return has_bf16(device) and not (device.startswith("cpu") and without_amx)

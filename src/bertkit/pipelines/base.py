@@ -179,8 +179,8 @@ def open_engine(
     Args:
         loaded: The model.
         precision: Precision of the computation. "auto" uses the fastest configuration that
-            `bertkit export tune` stored for this machine. If there is none, "auto" uses bf16 if it
-            is faster on the device, or else fp32.
+            `bertkit export tune` stored for this machine. Without such a configuration, "auto" uses
+            bf16 if it is faster on the device, or else fp32.
         batch_invariant: Whether the outputs for a text are bit-identical in every batch, which is
             slower.
         device: Device of the computation. Default: the device of the model.

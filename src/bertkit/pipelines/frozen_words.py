@@ -126,6 +126,6 @@ def _prepend_spaces(
 
 
 def positions_of(feature: Feature) -> NDArray[np.int64]:
-    """Return the positions of a feature's word, or the first position if it has none."""
+    """Return the positions of a feature's word, or position 0 if the word has no positions."""
     assert feature.token_indices is not None
     return feature.token_indices if len(feature.token_indices) else np.zeros(1, np.int64)

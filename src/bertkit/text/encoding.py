@@ -32,10 +32,10 @@ class Encoding:
         offsets: For each token, its range of characters [start, end) in the raw text. If the input
             is a list of words, the range is in the token's word. Special tokens and tokens of a
             prompt have (0, 0).
-        words: For each token, the index of its word in the text, starting at 0. Special tokens and
-            tokens of a prompt have None.
+        words: For each token, the index of its word in the text, starting at 0. The value is None
+            for special tokens and tokens of a prompt.
         sequence: For each token, 0 if it belongs to the first text, or 1 if it belongs to the
-            second text. Special tokens and tokens of a prompt have None.
+            second text. The value is None for special tokens and tokens of a prompt.
         truncated: Whether tokens were removed.
 
     Shapes:
@@ -121,7 +121,7 @@ class Encoding:
     def cut(
         self, kept: Mapping[int, tuple[int, int]], *, truncated: bool | None = None
     ) -> Encoding:
-        """Return a copy that contains only some tokens of a text, and all tokens of no such text.
+        """Return a copy that contains only some tokens of a text, and all other tokens.
 
         Args:
             kept: Text (0 or 1) -> the range [start, end) of its tokens to keep. Texts that are not

@@ -26,7 +26,7 @@ class Prompts(msgspec.Struct, frozen=True):
     """Whether pooling includes the tokens of the prompt. bertkit supports only true."""
 
     def find(self, given: str | None = None, usual: Sequence[str] | None = None) -> str:
-        """Return the text of a prompt, or "" if there is none.
+        """Return the text of a prompt, or "" if no prompt applies.
 
         Args:
             given: Name or text of the prompt. Default: the first prompt in `usual` that exists.

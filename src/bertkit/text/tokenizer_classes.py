@@ -96,8 +96,8 @@ class TokenizerClass:
 
     Attributes:
         reads: Settings from which the class builds its normalizer and pre-tokenizer.
-        adds: Roles of the tokens that the class adds before and after a text. None means that
-            the class adds no token, or the token in tokenizer.json.
+        adds: Roles of the tokens that the class adds before and after a text. A role is None if the
+            class adds no token, or adds the token that tokenizer.json specifies.
         file: Vocabulary file from which bertkit can build the tokenizer if there is no
             tokenizer.json.
         tokens: Special tokens of a tokenizer that is built from `file`, by role. A directory may
@@ -166,7 +166,7 @@ _CLASS_OF_MODEL = {
 
 
 def find_class(settings: Mapping[str, Any]) -> TokenizerClass:
-    """Return the tokenizer class that the settings specify, or BERT's class if there is none."""
+    """Return the tokenizer class that the settings specify. The default is BERT's class."""
     name = settings.get("tokenizer_class")
     return CLASSES["BertTokenizer"] if name is None else CLASSES.get(_plain_name(name), OTHER)
 

@@ -213,8 +213,8 @@ def _unknown_token(core: tokenizers.Tokenizer, named: TokenizerClass) -> str | N
 def _check_roles(settings: Mapping[str, Any], core: tokenizers.Tokenizer, folder: Path) -> None:
     """Check that BOS, EOS, and mask tokens are added tokens.
 
-    If they are not, the classes of transformers add them, and split texts at them. Only vocabularies
-    of Unigram, and of BPE with a suffix at the end of words, are checked.
+    If they are not, the classes of transformers add them, and split texts at them. The check is
+    only for Unigram, and for BPE with a suffix at the end of words.
     """
     model = core.model
     if isinstance(model, models.BPE) and not model.end_of_word_suffix:

@@ -260,7 +260,7 @@ def _add_words(
 def _prune(words: Counter[str]) -> Counter[str]:
     """Return the counts, without the less frequent half of the words if there are too many words.
 
-    Of words with equal counts, the words that were counted first are kept.
+    If words have equal counts, the words that were counted first are kept.
     """
     if len(words) <= MAX_WORDS and sum(map(len, words)) <= MAX_CHARACTERS:
         return words
