@@ -57,7 +57,7 @@ class FasterLayers(Protocol):
 
 
 class Engine:
-    """Model in a form that is optimized for inference. The original model does not change.
+    """Inference engine, which runs an optimized copy of a model. The original does not change.
 
     Args:
         model: The model.
@@ -89,7 +89,7 @@ class Engine:
             self.dtype = resolve(precision, self.device.type)
             self.model = packed(without_pruned_heads(model), self.dtype, int8, self.device)
         self.is_int8 = int8 is not None
-        """Whether linear layers compute in int8."""
+        """Whether linear layers are computed in int8."""
         self.faster_layers: FasterLayers | None = None
         # The shape of a matrix multiplication affects its rounding, and depends on all sequences
         # of the batch.

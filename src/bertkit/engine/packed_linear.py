@@ -55,7 +55,7 @@ Replace = Callable[[Model, Model], None]
 
 
 def linear_layers(stack: nn.Module) -> list[tuple[str, nn.Module, str]]:
-    """Return each linear layer of all blocks as its name, its parent module, and the attribute."""
+    """Return the name of each linear layer in all blocks, with its parent module and attribute."""
     return [
         (f"{name}.{attribute}", part, attribute)
         for name, part in stack.named_modules()
@@ -109,7 +109,7 @@ def packed(
     int8: Replace | None = None,
     device: torch.device | None = None,
 ) -> Model:
-    """Return a copy of the model for inference. Its linear layers are packed if the CPU allows it.
+    """Return a copy of a model for inference. On CPUs, its linear layers are packed if possible.
 
     Args:
         model: The model.

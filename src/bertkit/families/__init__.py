@@ -36,7 +36,7 @@ FAMILIES: Mapping[str, Family] = Registry(
         "gte": "bertkit.families.gte:GTE",
     },
 )
-"""Families by the `model_type` of their `config.json`."""
+"""`model_type` in `config.json` -> the family."""
 
 OLDER_NAMES: Mapping[str, str] = {"new": "gte"}
 """Older `model_type` -> current `model_type`. Checkpoints have an older one if they were published

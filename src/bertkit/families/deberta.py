@@ -38,7 +38,7 @@ HIDDEN, HEADS = 1536, 24
 
 
 def _read(hf: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert the settings. Raises ValueError for unsupported values."""
+    """Convert a `config.json` to special settings. Raises ValueError for unsupported values."""
     for name, (only, default) in VALUES.items():
         value = hf.get(name)
         value = default if value is None else value

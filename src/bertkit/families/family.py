@@ -381,7 +381,7 @@ class Family:
                 except RuntimeError:
                     shapes = ", ".join(f"{key} {list(hf_weights[key].shape)}" for key in hf_names)
                     raise CheckpointError(
-                        f"{shapes}: have incompatible shapes; download the model again"
+                        f"{shapes}: weights have incompatible shapes; download the model again"
                     ) from None
         unused = self._unused(config)
         for table in TABLES:

@@ -30,7 +30,7 @@ VALUES: Mapping[str, Any] = {
 
 
 def _read(hf_config: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert the settings. Raises ValueError for unsupported values."""
+    """Convert a `config.json` to special settings. Raises ValueError for unsupported values."""
     for name, only in VALUES.items():
         value = hf_config.get(name, only)
         if value != only:

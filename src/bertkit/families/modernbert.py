@@ -34,7 +34,7 @@ def _get(hf_config: Mapping[str, Any], name: str, default: Any) -> Any:
 
 
 def _read(hf_config: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert the settings. Raises ValueError for unsupported values.
+    """Convert a `config.json` to special settings. Raises ValueError for unsupported values.
 
     `layer_types` lists the type of each layer. Older files contain the distance between layers with
     global attention instead.

@@ -55,7 +55,7 @@ OLDER_KEYS = KeyTable(
 
 
 def _read(hf_config: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert the settings. Raises ValueError for unsupported values."""
+    """Convert a `config.json` to special settings. Raises ValueError for unsupported values."""
     if "n_embd" in hf_config:
         OLDER_KEYS.check(hf_config)
         for name, only in OLDER_VALUES.items():

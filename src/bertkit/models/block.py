@@ -33,6 +33,8 @@ class Block(nn.Module):
     feed-forward network. With each sublayer, a post-norm layer computes norm(x + sublayer(x)), and
     a pre-norm layer computes x + sublayer(norm(x)).
 
+    In shapes, R is the number of rows: N tokens, and possibly rows of padding after them.
+
     Args:
         config: Settings of the encoder or decoder.
         first: Whether this is the first layer. It has no attention norm if `norm.first` is false.
@@ -85,7 +87,7 @@ class Block(nn.Module):
         trace: Trace | None = None,
         memory: Memory | None = None,
     ) -> Tensor:
-        """Compute the layer's output states. Shapes: (R, D) -> (R, D)."""
+        """Compute the output of the layer. Shapes: (R, D) -> (R, D)."""
         attended = self.attention(self.attention_norm(x) if self.pre else x, context, trace)
         if self.cross is None:
             return self.after(x, attended)

@@ -293,17 +293,17 @@ class EncoderConfig(Settings, frozen=True):
 
     @property
     def learned_positions(self) -> int:
-        """Number of position embeddings."""
+        """Number of learned position embeddings."""
         return 0
 
     @property
     def depths(self) -> tuple[int, ...]:
-        """Index of the weights that each layer uses."""
+        """For each layer, the index of the weights that it uses."""
         return tuple(range(self.layers))
 
     @property
     def is_causal(self) -> bool:
-        """Whether a state depends on its own token and earlier tokens only."""
+        """Whether the hidden state of a token depends only on this token and on earlier tokens."""
         return False
 
     @property
@@ -336,13 +336,13 @@ class TransformerConfig(EncoderConfig, frozen=True):
     heads: Count = 12
     """Number of attention heads per layer, H."""
     intermediate: Count = 3072
-    """Inner size of the feed-forward network."""
+    """Intermediate size of the feed-forward networks."""
     token_types: Annotated[int, Meta(ge=0)] = 2
     """Number of segment embeddings: 2 for sentences A and B, or 0 for none."""
     attention_dropout: Share = 0.1
     """Dropout probability of attention weights."""
     positions: Positions = LearnedPositions()
-    """Position encoding."""
+    """Type of the position encoding, and its settings."""
     norm: NormSettings = NormSettings()
     """Normalization layers after the embedding and in the layers."""
     attention: AttentionSettings = AttentionSettings()
@@ -366,7 +366,7 @@ class TransformerConfig(EncoderConfig, frozen=True):
         rotary = isinstance(self.positions, RotaryPositions)
         if rotary and self.head_width % 2:
             raise ValueError(
-                "rotary positions require an even head dimension, hidden / heads, "
+                "rotary positions require an even head dimension (hidden / heads), "
                 f"got {self.head_width}"
             )
         window = self.attention.window

@@ -1,4 +1,4 @@
-"""Interface of encoders and decoders."""
+"""Base classes of encoders and decoders."""
 
 from __future__ import annotations
 
@@ -32,10 +32,9 @@ class Encoder(nn.Module):
         return self(source)
 
     def precompute(self, features: Sequence[Any]) -> list[Any]:
-        """Prepare the features of a task for training.
+        """Prepare the encoded examples of a task for training. By default, return them unchanged.
 
-        By default, they do not change. Encoders with frozen input features replace token ids by
-        these inputs.
+        Encoders with frozen input features replace the token ids by these input features.
         """
         return list(features)
 

@@ -195,7 +195,8 @@ def build(
 
     Args:
         config: Settings of the encoder.
-        heads: Names of built-in heads (see `HEADS`), or functions that build heads, by name.
+        heads: Names of built-in heads (see `HEADS`), or a mapping from names to functions that
+            build heads.
         labels: Names of the outputs of the heads `classify`, `tag`, `crf`, and `vector`.
         decoder: Settings of the decoder, if the model has one.
 
@@ -228,7 +229,8 @@ def empty(
 
     Args:
         config: Settings of the encoder.
-        heads: Names of built-in heads (see `HEADS`), or functions that build heads, by name.
+        heads: Names of built-in heads (see `HEADS`), or a mapping from names to functions that
+            build heads.
         labels: Names of the outputs of the heads `classify`, `tag`, `crf`, and `vector`.
         decoder: Settings of the decoder, if the model has one.
         pooling: Pooling that the head `vector` applies.

@@ -202,7 +202,7 @@ def check_heads(model: Model, heads: Sequence[Head]) -> None:
     """
     config = model.transformer.config
     if config.kv_heads != config.heads:
-        raise ConfigError("heads cannot be pruned, because they share keys and values")
+        raise ConfigError("heads that share keys and values cannot be pruned; use another model")
     max_head, layers = config.heads, len(model.transformer.blocks)
     for layer, head in heads:
         if not (0 < layer <= layers and 0 < head <= max_head):

@@ -1,4 +1,7 @@
-"""Multi-head attention over packed sequences. Vaswani et al. 2017, section 3.2."""
+"""Multi-head attention over packed sequences. Vaswani et al. 2017, section 3.2.
+
+In shapes, R is the number of rows: N tokens, and possibly rows of padding after them.
+"""
 
 from __future__ import annotations
 

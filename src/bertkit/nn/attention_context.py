@@ -104,7 +104,7 @@ class AttentionContext:
         if self.cross is None:
             return
         if self.causal or self.window is not None or self.rotary is not None:
-            raise ValueError("causal, window and rotary cannot be combined with cross-attention")
+            raise ValueError("causal, window, and rotary cannot be combined with cross-attention")
         if self.cross.sequences != self.queries.sequences:
             raise ValueError(
                 f"expected {self.queries.sequences} sequences to attend to, "

@@ -232,7 +232,7 @@ def _score(
     tags: Tensor,
     lengths: Sequence[int],
 ) -> Tensor:
-    """Return the score of the given tags of each sequence."""
+    """Compute the score of each sequence's tags."""
     sizes = torch.tensor(lengths, device="cpu")
     owner = torch.repeat_interleave(torch.arange(len(sizes), device="cpu"), sizes)
     # `later` contains the words that are not the first word of their sequence.

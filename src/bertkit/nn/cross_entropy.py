@@ -102,7 +102,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 if z_loss:
                     p *= (1.0 + 2.0 * z_loss * log_z)[:, None]
                 row_ids = torch.arange(size, device=p.device)
-                # softmax - one-hot
+                # The gradient is softmax - one-hot.
                 p[row_ids, labels] -= 1.0 - smoothing
                 if smoothing:
                     p -= smoothing / p.shape[1]

@@ -17,7 +17,7 @@ def initialize(module: nn.Module, std: float | None = 0.02) -> None:
     Matrices are sampled from a normal distribution that is truncated at two standard deviations.
     Biases are set to 0, and the weights of norms to 1. The embedding of the padding token is
     sampled like any other. All scores of a CRF are set to 0, so that it is equivalent to a softmax
-    for each word. LSTMs and GRUs are initialized by torch, uniformly up to 1/√D. Source:
+    for each word. LSTMs and GRUs are initialized by torch, uniformly from -1/√D to 1/√D. Source:
     google-research/bert, `create_initializer` (truncated normal, 0.02).
 
     Args:

@@ -1,4 +1,4 @@
-"""Selection of device and precision: fp32, or bf16 if it is faster."""
+"""Selection of the device, and of the precision (fp32 or bf16)."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ class Rotary:
 
 
 def angles(positions: Tensor, base: float, width: int, factor: float = 1.0) -> Tensor:
-    """Compute position / factor / base^(2i / K), i < K / 2, for head dimension K = `width`.
+    """Compute the angles position / factor / base^(2i / K) for i < K / 2, with K = `width`.
 
     Shapes:
         positions: (T,).

@@ -221,7 +221,7 @@ def _relations(trace: Trace, layer: int, layout: Packed) -> list[Tensor]:
 
 
 def _rows(outputs: Tensor, batch: Batch, totals: Totals) -> int:
-    """Return the number of output rows of a whole step.
+    """Return the number of output rows of a whole optimizer step.
 
     A head has one output row per token index, per sequence, or per token.
     """

@@ -100,7 +100,7 @@ def pipeline(
     """
     if pooling is not None or batch_invariant:
         if task != "embed":
-            raise ConfigError(f"pooling, batch_invariant: not supported by {task}; remove them")
+            raise ConfigError(f"pooling, batch_invariant: not supported by {task}; remove these")
         options |= {"pooling": pooling, "batch_invariant": batch_invariant}
     options |= {"precision": precision, "device": device, "revision": revision}
     if isinstance(task, str):

@@ -274,11 +274,11 @@ class ModelPipeline:
         if head not in self.loaded.model.heads:
             heads = ", ".join(self.loaded.model.heads) or "none"
             raise CheckpointError(
-                f"{self.loaded.folder}: has no {head} head (heads: {heads}); {hint}"
+                f"{self.loaded.folder}: the model has no {head} head (heads: {heads}); {hint}"
             )
         if any(name.startswith(f"heads.{head}.") for name in self.loaded.report.fresh):
             raise CheckpointError(
-                f"{self.loaded.folder}: its {head} head was never trained; {hint}"
+                f"{self.loaded.folder}: the {head} head was never trained; {hint}"
             )
         return self.engine.model.heads[head]
 

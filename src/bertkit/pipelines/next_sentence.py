@@ -39,7 +39,7 @@ class NextSentence(ModelPipeline):
     def __call__(
         self, a: str | Sequence[str], b: str | Sequence[str], *, long: Long = "error"
     ) -> list[NextSentenceAnswer]:
-        """Predict the probability for each pair of sentences.
+        """Predict, for each pair of sentences, the probability that the second follows the first.
 
         Args:
             a: First sentence of the pair, or of each pair.
@@ -52,7 +52,7 @@ class NextSentence(ModelPipeline):
         """
         a, b = list(as_list(a)), list(as_list(b))
         if len(a) != len(b):
-            raise DataError(f"{len(a):,} first, but {len(b):,} second sentences; pass pairs")
+            raise DataError(f"got {len(a):,} first, but {len(b):,} second sentences; pass pairs")
         return [
             answer
             for part in batched(zip(a, b, strict=True), TEXTS_PER_BATCH)
@@ -72,7 +72,7 @@ class NextSentence(ModelPipeline):
         return self._encode([a for a, _ in pairs], [b for _, b in pairs], long)
 
     def run(self, works: Sequence[Work]) -> list[NextSentenceAnswer]:
-        """Predict the probability for each encoded pair."""
+        """Predict, for each encoded pair, the probability that the second follows the first."""
         outputs = self._compute(works, self.head)
         probabilities = torch.softmax(torch.from_numpy(outputs), -1)[:, 0].tolist()
         rows = zip(probabilities, works, strict=True)

@@ -49,7 +49,7 @@ class TransformerFormat(ModelFormat):
 
     def load_frozen(self, settings: LoadSettings) -> FrozenEncoder:
         if settings.precision == "int8":
-            raise ConfigError("precision: int8 is not supported here; use fp32 or bf16")
+            raise ConfigError("precision: frozen models do not support int8; use fp32 or bf16")
         device = self.device(settings)
         return FrozenEncoder(self.load(heads=()), settings.precision, device)
 

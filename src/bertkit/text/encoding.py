@@ -308,7 +308,7 @@ def _checked(texts: Sequence[Text], split: bool) -> list[Any]:
         if (words is not None) != split or not all(isinstance(w, str) for w in words or ()):
             kind = type(text).__name__
             expected = "a sequence of words, like the first text" if split else "a string"
-            raise DataError(f"text {i}: expected {expected}, got {kind}; remove or convert it")
+            raise DataError(f"text {i}: expected {expected}, got {kind}; convert the text")
         checked.append(words if split else text)
     return checked
 
@@ -324,7 +324,7 @@ def _first(words: Sequence[str]) -> int:
 
 
 def is_words(text: object) -> bool:
-    """Return whether a text is split into words."""
+    """Return whether a text is a list of words."""
     return not isinstance(text, str) and _is_list(text)
 
 

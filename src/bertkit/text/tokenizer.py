@@ -432,9 +432,9 @@ class Tokenizer:
             The tokens, including special tokens.
 
         Raises:
-            DataError: If there are more than `max_length` tokens and `truncate` is "error", if
-                truncation would leave no token of the truncated text, or if a string contains a
-                lone surrogate.
+            DataError: If there are more than `max_length` tokens and `truncate` is "error", if the
+                special tokens and the other text leave no space for the truncated text, or if a
+                string contains a lone surrogate.
         """
         pairs = None if pair is None else [pair]
         return self.encode_batch([text], pairs, max_length=max_length, truncate=truncate)[0]

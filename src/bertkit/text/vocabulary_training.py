@@ -78,7 +78,7 @@ SLICE_CHARACTERS = 1_000_000
 
 MAX_WORD_CHARACTERS = 256
 """Maximum number of characters of a word. Longer words (hashes, base64) are skipped. WordPiece maps
-even words of more than 100 characters to the unknown token.
+all words of more than 100 characters to the unknown token.
 """
 
 MAX_TRAINED_WORDS = 100_000_000
@@ -124,7 +124,7 @@ def train(
         chinese_chars: Whether each Chinese character is a separate word (only `wordpiece`).
         min_frequency: Minimum frequency of a token.
         character_coverage: Fraction of the characters in the texts that the alphabet covers. Words
-            with other characters become the unknown token. Byte-level BPE does not need it.
+            with other characters become the unknown token. Byte-level BPE covers all characters.
         max_length: Maximum number of tokens of a text, which is saved with the tokenizer.
 
     Raises:
@@ -389,7 +389,7 @@ def _train_unigram(
 def _select_words(
     core: tokenizers.Tokenizer, counts: Counter[str], size: int, min_frequency: int
 ) -> None:
-    """Build a vocabulary of the most frequent words. Ties are sorted alphabetically."""
+    """Build a vocabulary of the most frequent words. Equally frequent words are sorted by name."""
     specials = SPECIALS["words"]
     frequent = [word for word, count in counts.items() if count >= min_frequency]
     words = sorted(set(frequent) - {*specials}, key=lambda word: (-counts[word], word))
