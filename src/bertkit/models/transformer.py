@@ -166,7 +166,7 @@ class Transformer(Encoder):
 
 
 def min_window(*windows: int | None) -> int | None:
-    """Return the smallest of several attention windows, of which None means global attention."""
+    """Return the smallest of several attention windows. A window of None means global attention."""
     return min((window for window in windows if window is not None), default=None)
 
 
@@ -188,7 +188,7 @@ def pad_rows(tokens: int, multiple_of: int = 1) -> int:
 
     Args:
         tokens: Number of tokens.
-        multiple_of: Number of which the result is a multiple, even if it grows by more than 1/32.
+        multiple_of: The result is a multiple of this number, even if it grows by more than 1/32.
 
     Returns:
         The next multiple of `multiple_of` with at most six significant binary digits.

@@ -57,8 +57,7 @@ class Trace:
     keys: list[Tensor] = field(default_factory=list)
     values: list[Tensor] = field(default_factory=list)
     weights: bool = True
-    """Whether to collect attention weights and the outputs of heads. Weights are computed for this.
-    """
+    """Whether to compute attention weights, and to collect them and the outputs of heads."""
     projections: bool = False
     """Whether to collect queries, keys, and values."""
 
@@ -277,7 +276,7 @@ class Attention(nn.Module):
 
 
 class CrossAttention(nn.Module):
-    """Attention of a decoder to the hidden states of an encoder, which may have another size.
+    """Attention of a decoder to the hidden states of an encoder, whose hidden size may differ.
 
     Source: Vaswani et al. 2017, section 3.2.3.
 

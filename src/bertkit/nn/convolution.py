@@ -13,7 +13,9 @@ from bertkit.nn.padding import pad_bucket, unpad_bucket
 
 
 class Convolution(nn.Module):
-    """Convolution that computes norm(y + activation(convolution(x))), with zeros around sequences.
+    """Convolution over each sequence, which computes norm(y + activation(convolution(x))).
+
+    Each sequence is padded with zeros on both sides.
 
     Source: He et al. 2021 (DeBERTa), and the models with 0.9 and 1.5 billion weights in
     microsoft/DeBERTa. In these models, x is the output of the embedding, and y is the output of the

@@ -93,7 +93,7 @@ def fit_logistic(
 def compute_in_parts(
     compute: Callable[[Model, Batch], Tensor], model: Model, batch: Batch
 ) -> Tensor:
-    """Compute the outputs of all sequences of a step, which a loss compares with each other.
+    """Compute outputs for all sequences of a step, so that a loss can compare them with each other.
 
     A training batch of more than `MAX_BATCH_TOKENS` tokens is split into parts. The outputs of each
     part are computed again for the gradient, so that memory does not limit the number of sequences

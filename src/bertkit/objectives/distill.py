@@ -166,8 +166,8 @@ class Distillation:
             return F.mse_loss(outputs, targets, reduction="sum") / outputs.shape[-1]
         divisor = self.terms.temperature
         student, target = (torch.log_softmax(x / divisor, -1) for x in (outputs, targets))
-        # The temperature scales gradients by 1 / temperature². The factor temperature² reverts
-        # this: Hinton et al. 2015, section 2.
+        # The temperature scales gradients by 1 / temperature². The factor temperature² compensates
+        # for this: Hinton et al. 2015, section 2.
         return divisor**2 * F.kl_div(student, target, reduction="sum", log_target=True)
 
     def _states(self, model: Model, trace: Trace, teacher_trace: Trace) -> Tensor:

@@ -58,7 +58,7 @@ def task_pipeline(loaded: Loaded, settings: LoadSettings) -> TaskPipeline[Any]:
 
     Raises:
         CheckpointError: If the model does not have the head of the task.
-        ConfigError: If the task is unknown, or if it is a third-party task that you did not set.
+        ConfigError: If the task is unknown, or if `settings` do not name a third-party task.
     """
     task, embedding_task = settings.task, settings.embedding_task
     if task is None:

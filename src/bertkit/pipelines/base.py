@@ -121,7 +121,7 @@ def inference_device(
 
     Args:
         device: Name of a PyTorch device, or "auto". "auto" selects the GPU that contains the loaded
-            model. Otherwise, it selects a GPU if one is available and logs this, or the CPU.
+            model. Otherwise, it selects a GPU if one is available (and logs this), or else the CPU.
         precision: Precision of the computation. If it is "int8", "auto" selects the CPU.
         model: The model, which may be loaded already.
 

@@ -11,8 +11,8 @@ START, DELIMITER, EXTRACT, PAD = "<start>", "<delimiter>", "<extract>", "<pad>"
 SPECIAL = (START, DELIMITER, EXTRACT)
 """Special tokens before a text, between two texts, and after the last text.
 
-The label is predicted from the hidden state of the last special token. Packed batches contain no
-padding, but transformers finds this token as the last one that is not padding.
+The label is predicted from the hidden state of the last special token. To find this token,
+transformers needs a padding token: it takes the last token that is not padding.
 """
 
 

@@ -395,7 +395,7 @@ def spans_to_keep(
 
 
 def _span(length: int, kept: int, side: Side) -> tuple[int, int]:
-    """Return the range [start, end) of the tokens to keep, where `kept` may exceed `length`."""
+    """Return the range [start, end) of the tokens to keep. `kept` may exceed `length`."""
     kept = min(kept, length)
     return (0, kept) if side == "right" else (length - kept, length)
 

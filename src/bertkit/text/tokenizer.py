@@ -98,12 +98,13 @@ class Tokenizer:
     def load(path: str | Path, *, side: Language = "source") -> Tokenizer:
         """Load the tokenizer of a Hugging Face directory, a tokenizer.json, or a Google vocab.txt.
 
-        In a directory, the first of these files that exist are loaded: tokenizer.json, vocab.txt,
-        vocab.json with merges.txt, or the files of a format that an extension adds (such as
-        Marian). As in `transformers`, the settings for lowercasing, accents, and Chinese characters
-        in tokenizer_config.json replace the settings in tokenizer.json. If a vocab.txt has no
-        setting for lowercasing, texts are lowercased unless a token contains a capital letter.
-        Tokens in brackets such as `[CLS]` are not considered.
+        A directory may contain several of these files. The first one in this list is loaded:
+        tokenizer.json, vocab.txt, vocab.json with merges.txt, and the files of a format that an
+        extension adds (such as Marian). As in `transformers`, the settings for lowercasing,
+        accents, and Chinese characters in tokenizer_config.json replace the settings in
+        tokenizer.json. For a vocab.txt without a setting for lowercasing, texts are lowercased
+        unless a token contains a capital letter. Tokens in brackets, such as `[CLS]`, are not
+        considered.
 
         Args:
             path: The directory or file.

@@ -389,7 +389,7 @@ def _train_unigram(
 def _select_words(
     core: tokenizers.Tokenizer, counts: Counter[str], size: int, min_frequency: int
 ) -> None:
-    """Build a vocabulary of the most frequent words. Equally frequent words are sorted by name."""
+    """Build a vocabulary of the most frequent words, with equal counts in alphabetical order."""
     specials = SPECIALS["words"]
     frequent = [word for word, count in counts.items() if count >= min_frequency]
     words = sorted(set(frequent) - {*specials}, key=lambda word: (-counts[word], word))

@@ -37,10 +37,10 @@ def find_word(word: str, text: str) -> tuple[int, int] | None:
     """Find a word, or one of its forms, in a text, and return its characters [start, end).
 
     For "carry", for example, it finds "carried". The result is the most similar word with the same
-    first letter, or the first of several such words, so "went" is not found for "go". The
-    similarity is the ratio of difflib, and must be at least `MIN_SIMILARITY`. Words longer than
-    `MAX_WORD_CHARACTERS` are skipped, because the comparison takes cubic time. If no word is
-    similar, the result is None.
+    first letter, or the first of several equally similar words. Therefore, "went" is not found for
+    "go". The similarity is the ratio of difflib, and must be at least `MIN_SIMILARITY`. Words
+    longer than `MAX_WORD_CHARACTERS` are skipped, because the comparison takes cubic time. If no
+    word is similar, the result is None.
     """
     target = word.casefold()
     best, best_span, start = 0.0, None, 0
