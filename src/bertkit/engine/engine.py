@@ -29,8 +29,9 @@ token index in `Batch.token_indices`.
 """
 
 Read = Callable[[Tensor, Batch], Tensor]
-"""Function that computes one row per sequence from the hidden states of a batch. Shapes: (N, D) ->
-(S, …).
+"""Function that computes one row per sequence from the hidden states of a batch.
+
+Shapes: (N, D) -> (S, …).
 """
 
 

@@ -50,7 +50,7 @@ TABLES = (POSITIONS, "decoder.embedding.positions.weight")
 
 @dataclass(frozen=True)
 class Special:
-    """Settings of a family that functions convert, because they match no single key."""
+    """Settings of a family that functions convert, because no single key has the same value."""
 
     settings: tuple[str, ...]
     """Paths of the settings in bertkit's configuration."""

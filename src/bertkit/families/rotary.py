@@ -7,7 +7,7 @@ from bertkit.models.config import RotaryPositions, TransformerConfig
 
 
 def rotary_base(config: TransformerConfig, family: str) -> float:
-    """Return the base of the rotary positions of a configuration, which must not be scaled.
+    """Return the base of a configuration's rotary positions, and check that they are not scaled.
 
     Args:
         config: Configuration of the encoder.

@@ -12,7 +12,7 @@ length T. If local attention has a window of w tokens on each side, a token atte
 2w + 1 tokens instead of T. The factor 6 is 2 (a multiplication and an addition) times 3 (the
 forward pass, the gradient of the inputs, and the gradient of the weights).
 
-Source: Chowdhery et al. 2022, appendix B, where the weights are called N and K is called Q. As in
+Source: Chowdhery et al. 2022, appendix B, in which N stands for the weights, and Q for K. As in
 this source, each token of a causal model is counted as if it attended to all tokens.
 """
 

@@ -139,6 +139,9 @@ class Model(nn.Module):
         Args:
             batch: The batch.
 
+        Returns:
+            Hidden states.
+
         Shapes:
             returns: (N, D).
         """

@@ -30,6 +30,9 @@ def frame(answers: Any, rows: Any = None) -> Any:
         rows: Inputs of the predictions, as texts or rows. They become the first columns, and they
             determine the index.
 
+    Returns:
+        The DataFrame.
+
     Raises:
         DataError: If pandas is not installed, or the numbers of rows and predictions differ.
     """

@@ -389,10 +389,13 @@ class Tokenizer:
         return tokens
 
     def decode(self, ids: Sequence[int] | NDArray[np.integer[Any]]) -> str:
-        """Convert ids to text, and omit special tokens.
+        """Convert ids to text.
 
         Args:
             ids: The ids.
+
+        Returns:
+            The text, without special tokens.
 
         Shapes:
             ids: (T,).
@@ -547,6 +550,9 @@ class Tokenizer:
             special: Whether to add the special tokens for a single text, such as the BOS token of
                 Llama. Causal models require them.
 
+        Returns:
+            The ids of each text.
+
         Shapes:
             returns: one array (T,) per text.
         """
@@ -607,7 +613,6 @@ class Tokenizer:
     ) -> list[Encoding]:
         """Split a long text into overlapping windows, which together contain all of its tokens.
 
-        In all windows, `truncated` is false.
 
         Args:
             text: The text, as a string or as a list of words.
@@ -617,6 +622,9 @@ class Tokenizer:
             slide: Text that is split into windows. Each window also contains the special tokens,
                 the prompt, and the complete other text.
             prompt: Prompt of the text.
+
+        Returns:
+            The windows. In all of them, `truncated` is false.
 
         Raises:
             DataError: If a window does not have space for more tokens than the overlap.
