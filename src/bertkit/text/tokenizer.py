@@ -613,7 +613,6 @@ class Tokenizer:
     ) -> list[Encoding]:
         """Split a long text into overlapping windows, which together contain all of its tokens.
 
-
         Args:
             text: The text, as a string or as a list of words.
             pair: The second text.
