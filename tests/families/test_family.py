@@ -403,7 +403,7 @@ def test_albert_writes_layer_sharing(
 
 
 def test_albert_rejects_unequal_layer_sharing() -> None:
-    with pytest.raises(ConfigError, match="each equally often"):
+    with pytest.raises(ConfigError, match="one after another, each equally often"):
         ALBERT.write_config(config_of(ALBERT, {"layer_sharing": (0, 0, 0, 1)}))
 
 

@@ -106,7 +106,7 @@ def test_depths_of_embedding_weights_are_zero() -> None:
 
 
 def test_depths_rejects_an_unknown_encoder_weight() -> None:
-    with pytest.raises(ValueError, match=r"encoder\.other\.weight: encoder weight without a depth"):
+    with pytest.raises(ValueError, match=r"encoder\.other\.weight: the depth .* is unknown"):
         depths(["encoder.blocks.0.attention.out.weight", "encoder.other.weight"])
 
 

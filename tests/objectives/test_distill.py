@@ -310,10 +310,10 @@ def test_default_layers_are_evenly_spaced(
     [
         ({"vocab": 41}, {"outputs": 1.0}, "got 41 and 40 tokens"),
         ({"heads": 4}, {"attention": 1.0}, "have 4 and 2 heads per layer"),
-        ({"layers": 5}, {"outputs": 1.0}, "at most 4 layers like its teacher, got 5"),
-        ({"layers": 2}, {"outputs": 1.0, "layers": (1, 5)}, "must be a teacher layer, 1 to 4"),
+        ({"layers": 5}, {"outputs": 1.0}, "at most 4 layers, as its teacher has, got 5"),
+        ({"layers": 2}, {"outputs": 1.0, "layers": (1, 5)}, "must list a teacher layer, 1 to 4"),
         ({"layers": 2}, {"outputs": 1.0, "layers": (1, 2, 3)}, "for each of the student's 2"),
-        ({"layers": 2}, {"outputs": 1.0, "layers": (0, 1)}, "must be a teacher layer, 1 to 4"),
+        ({"layers": 2}, {"outputs": 1.0, "layers": (0, 1)}, "must list a teacher layer, 1 to 4"),
     ],
 )
 def test_objective_rejects_incompatible_student(

@@ -1,4 +1,4 @@
-"""Inference engine: sorts sequences by length, packs them into batches, and runs a model."""
+"""Inference engine, which sorts sequences by length, packs them into batches, and runs a model."""
 
 from __future__ import annotations
 
@@ -19,40 +19,56 @@ from bertkit.nn.precision import Precision, resolve
 from bertkit.text.encoding import Encoding
 
 MAX_BATCH_TOKENS = 4096
-"""Maximum number of tokens of a batch. On two cores, more are not faster (notes/2026-11.md)."""
+"""Default maximum number of tokens in a batch. On two CPU cores, larger batches are not faster
+(notes/2026-11.md).
+"""
 
 Forward = Callable[[Model, Batch], Tensor]
-"""Function that computes a row per sequence, per token, or per token index of a batch."""
+"""Function that runs a model on a batch. It returns one row per sequence, one per token, or one per
+token index in `Batch.token_indices`.
+"""
 
 Read = Callable[[Tensor, Batch], Tensor]
-"""Function that computes a row per sequence from hidden states. Shapes: (N, D) -> (S, …)."""
+"""Function that computes one row per sequence from the hidden states of a batch.
+
+Shapes: (N, D) -> (S, …).
+"""
 
 
 class FasterLayers(Protocol):
-    """Alternative implementation of a model's layers, which is faster for some batches."""
+    """Alternative implementation of a model's layers that is faster for some batches."""
 
     @property
     def pooling(self) -> str:
-        """Pooling of `vectors`."""
+        """Pooling that `vectors` applies."""
 
     def vectors(self, encodings: Sequence[Encoding]) -> NDArray[np.float32] | None:
-        """Compute an embedding per text, or return None if the model is faster. Shapes: (S, D)."""
+        """Compute one embedding per text, or return None if the model itself is faster.
+
+        Shapes:
+            returns: (S, D).
+        """
 
     def __call__(self, batch: Batch) -> Tensor | None:
-        """Compute the hidden states, or return None if the model is faster. Shapes: (N, D)."""
+        """Compute the hidden states of a batch, or return None if the model itself is faster.
+
+        Shapes:
+            returns: (N, D).
+        """
 
 
 class Engine:
-    """Model that is optimized for inference. The original model does not change.
+    """Inference engine, which runs an optimized copy of a model. The original does not change.
 
     Args:
         model: The model.
-        precision: Precision of the computation. None runs the model unchanged instead of an
-            optimized copy.
-        max_batch_tokens: Maximum number of tokens of a batch.
-        batch_invariant: Whether to run each sequence separately, so that its outputs are identical,
-            bit for bit, in any batch (on one machine, with the same number of threads). Slower.
-        int8: Function that replaces linear layers by int8 layers.
+        precision: Precision of the computation. If None, the engine runs the model itself instead
+            of an optimized copy.
+        max_batch_tokens: Maximum number of tokens in a batch.
+        batch_invariant: Whether to run each sequence separately, which is slower. The outputs of a
+            sequence are then bit-identical, whatever other sequences are passed with it (on the
+            same machine and with the same number of threads).
+        int8: Function that replaces linear layers of the copy by int8 layers.
         device: Device of the copy. Default: the device of the model.
     """
 
@@ -74,19 +90,20 @@ class Engine:
             self.dtype = resolve(precision, self.device.type)
             self.model = packed(without_pruned_heads(model), self.dtype, int8, self.device)
         self.is_int8 = int8 is not None
-        """Whether linear layers compute in int8."""
+        """Whether linear layers are computed in int8."""
         self.faster_layers: FasterLayers | None = None
-        # Rounding in matrix multiplications depends on their shape, so on the other sequences.
+        # The shape of a matrix multiplication affects its rounding, and depends on all sequences
+        # of the batch.
         self.max_batch_tokens = 1 if batch_invariant else max_batch_tokens
 
     def with_max_batch_tokens(self, tokens: int) -> Engine:
-        """Return an engine of the same model with another maximum of tokens per batch."""
+        """Return an engine for the same model that allows this number of tokens per batch."""
         engine = copy.copy(self)
         engine.max_batch_tokens = tokens
         return engine
 
     def with_faster_layers(self, layers: FasterLayers) -> Engine:
-        """Return an engine of the same model with an alternative implementation of its layers."""
+        """Return an engine for the same model that uses an alternative implementation of layers."""
         engine = copy.copy(self)
         engine.model, engine.faster_layers = copy.copy(self.model), layers
         engine.model.faster_layers = layers
@@ -99,20 +116,21 @@ class Engine:
         token_indices: Sequence[NDArray[np.int64]] | None = None,
         sources: Sequence[Tokens] | None = None,
     ) -> list[NDArray[np.float32]]:
-        """Compute the outputs of sequences.
+        """Compute the model's outputs for each sequence.
 
         Args:
             sequences: The sequences, in any order.
             forward: Function that computes the outputs of a batch.
-            token_indices: Tokens of each sequence for which `forward` computes outputs.
-            sources: Encoder input of each sequence, if the sequences are the input of a decoder.
+            token_indices: For each sequence, the indices of the tokens for which `forward` computes
+                outputs.
+            sources: Encoder input for each sequence, if `sequences` are the input of a decoder.
 
         Returns:
             The outputs of each sequence, in the order of `sequences`.
 
         Shapes:
-            Each array is (1, …) if `forward` returns a row per sequence, (T, …) if it returns a row
-            per token, and (P, …) for P token indices.
+            Each array is (1, …) if `forward` returns one row per sequence, (T, …) if it returns one
+            row per token, and (P, …) if it returns one row for each of P token indices.
         """
         outputs = [np.empty(0, np.float32)] * len(sequences)
         for index, rows in self.stream(sequences, forward, token_indices, sources):
@@ -121,17 +139,17 @@ class Engine:
 
     @torch.inference_mode()
     def rows(self, sequences: Sequence[Tokens], read: Read) -> NDArray[np.float32]:
-        """Compute a row per sequence from the hidden states of the encoder.
+        """Compute one row per sequence from the hidden states of the encoder.
 
         Args:
             sequences: S sequences, in any order.
-            read: Function that computes the rows of a batch, such as a pooling.
+            read: Function that computes the rows of a batch, such as a pooling function.
 
         Returns:
             The rows, in the order of `sequences`.
 
         Shapes:
-            returns (S, …).
+            returns: (S, …).
         """
         rows = np.empty((0, 0), np.float32)
         for indices, batch in self.batches(sequences):
@@ -149,7 +167,7 @@ class Engine:
         token_indices: Sequence[NDArray[np.int64]] | None = None,
         sources: Sequence[Tokens] | None = None,
     ) -> Iterator[tuple[int, Tensor]]:
-        """Compute the outputs of sequences batch by batch, shortest sequences first.
+        """Compute the model's outputs batch by batch, starting with the shortest sequences.
 
         Args:
             sequences: See `run`.
@@ -158,7 +176,7 @@ class Engine:
             sources: See `run`.
 
         Yields:
-            The index and the outputs of each sequence.
+            The index of a sequence in `sequences`, and its outputs.
         """
         for indices, batch in self.batches(sequences, token_indices, sources):
             outputs = forward(self.model, batch).cpu()
@@ -176,7 +194,7 @@ class Engine:
         token_indices: Sequence[NDArray[np.int64]] | None = None,
         sources: Sequence[Tokens] | None = None,
     ) -> Iterator[tuple[list[int], Batch]]:
-        """Pack sequences into batches on the engine's device, shortest sequences first.
+        """Pack sequences into batches on the engine's device, starting with the shortest sequences.
 
         Args:
             sequences: See `run`.
@@ -184,7 +202,7 @@ class Engine:
             sources: See `run`.
 
         Yields:
-            The indices of the sequences of each batch, and the batch.
+            The indices of the sequences in a batch, and the batch.
         """
         lengths = [len(sequence.ids) for sequence in sequences]
         source_lengths = [0] * len(lengths) if sources is None else [len(s.ids) for s in sources]

@@ -1,7 +1,7 @@
-"""Linear layers with weights packed for the CPU by oneDNN.
+"""Linear layers whose weights oneDNN has packed for the CPU.
 
-In fp32, they are twice as fast as torch's on AMD CPUs, with a difference of 3e-7. In bf16, the
-activation is fused (notes/2026-11.md).
+In fp32 on AMD CPUs, they are twice as fast as torch's linear layers, and the outputs differ by
+3e-7. In bf16, oneDNN computes the layer and its activation in one call (notes/2026-11.md).
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from bertkit.nn.attention import Attention, CrossAttention
 from bertkit.nn.feedforward import ACTIVATIONS, FeedForward
 
 NAMES = {"gelu": ("gelu", "none"), "gelu_tanh": ("gelu", "tanh"), "relu": ("relu", "")}
-"""Activation of bertkit -> oneDNN's activation and algorithm."""
+"""bertkit's name of an activation -> oneDNN's name and algorithm."""
 
 
 class PackedLinear(nn.Module):
-    """Linear layer and activation in one call. Inference only."""
+    """Linear layer that also computes the activation in the same call, for inference only."""
 
     def __init__(self, linear: nn.Linear | CausalLM, activation: str | None = None) -> None:
         super().__init__()
@@ -47,14 +47,15 @@ LAYERS: Mapping[type[nn.Module], tuple[str, ...]] = {
     Attention: ("qkv", "out"),
     FeedForward: ("up", "down"),
 }
-"""Linear layers of the parts of a block."""
+"""Type of a module in a Transformer block -> the attributes that contain its linear layers."""
 
 Replace = Callable[[Model, Model], None]
-"""Function that replaces layers of a copy of a model, given the copy and the model."""
+"""Function that replaces layers in a copy of a model. Its arguments are the copy and the original.
+"""
 
 
 def linear_layers(stack: nn.Module) -> list[tuple[str, nn.Module, str]]:
-    """Return the name, the parent and the attribute of each linear layer of all blocks."""
+    """Return the name of each linear layer in all blocks, with its parent module and attribute."""
     return [
         (f"{name}.{attribute}", part, attribute)
         for name, part in stack.named_modules()
@@ -63,7 +64,7 @@ def linear_layers(stack: nn.Module) -> list[tuple[str, nn.Module, str]]:
 
 
 def fused_activation(part: nn.Module, attribute: str) -> str | None:
-    """Return the activation after a layer, if oneDNN can compute it with the layer."""
+    """Return the activation that oneDNN can compute in the same call as a layer, or None."""
     if attribute != "up" or part.gated:
         return None
     names = {function: name for name, function in ACTIVATIONS.items() if name in NAMES}
@@ -71,9 +72,10 @@ def fused_activation(part: nn.Module, attribute: str) -> str | None:
 
 
 def trial() -> tuple[nn.Linear, Tensor]:
-    """Return a layer and its input to test operators with, which are always the same.
+    """Return a linear layer and an input for testing operators. All calls return the same values.
 
-    The state of torch's generator does not change, so a seed has the same effect in every process.
+    The state of torch's random generator does not change, so the results of a seed do not depend on
+    whether this function was called.
     """
     with torch.random.fork_rng(devices=()):
         torch.default_generator.manual_seed(0)
@@ -84,10 +86,10 @@ def trial() -> tuple[nn.Linear, Tensor]:
 def unavailable(dtype: torch.dtype) -> str | None:
     """Return why this build of torch cannot pack weights, or None if it can.
 
-    The operators are not public API.
+    The operators are not a public API of torch, so they may be missing or behave differently.
 
     Args:
-        dtype: Dtype of the weights.
+        dtype: Data type of the weights.
     """
     if not torch.backends.mkldnn.is_available():
         return "torch was built without oneDNN"
@@ -107,16 +109,16 @@ def packed(
     int8: Replace | None = None,
     device: torch.device | None = None,
 ) -> Model:
-    """Return a copy of the model for inference, with packed linear layers if available.
+    """Return a copy of a model for inference. On CPUs, its linear layers are packed if possible.
 
     Args:
         model: The model.
-        dtype: Precision of the copy.
-        int8: Function that replaces layers by layers in integers.
+        dtype: Data type of the copy's weights.
+        int8: Function that replaces linear layers by int8 layers.
         device: Device of the copy. Default: the device of the model.
 
     Raises:
-        DeviceError: If int8 is not available, or the device lacks memory.
+        DeviceError: If int8 is not available, or the device does not have enough free memory.
     """
     memory.retain_freed()
     exact = merged(model)
@@ -130,7 +132,7 @@ def packed(
         ) from None
     _precompute_distances(model.encoder)
     on_cpu = device.type == "cpu"
-    reason = unavailable(dtype) if on_cpu else f"layers are not packed on {device.type}"
+    reason = unavailable(dtype) if on_cpu else f"requires the CPU, but the device is {device.type}"
     if reason is not None:
         if int8 is not None:
             raise DeviceError(f"int8: {reason}; choose another --precision")
@@ -140,7 +142,8 @@ def packed(
     for stack in filter(None, (model.encoder, model.decoder)):
         _pack(stack)
     for head in model.heads.values():
-        # CausalLM runs at every step; MaskedLM runs at a few positions.
+        # A CausalLM head runs for every generated token, so packing makes it faster. A MaskedLM
+        # head runs at a few positions only.
         if isinstance(head, CausalLM) and head.output_layer is None:
             head.output_layer = PackedLinear(head)
     return model
@@ -148,7 +151,7 @@ def packed(
 
 @torch.no_grad()
 def _precompute_distances(stack: nn.Module) -> None:
-    """Compute the projections of distances, which are the same for all texts."""
+    """Compute each layer's projections of distances once, because all texts use the same ones."""
     if not isinstance(stack, Transformer) or stack.distances is None:
         return
     vectors = stack.distances().vectors
@@ -158,7 +161,7 @@ def _precompute_distances(stack: nn.Module) -> None:
 
 
 def _pack(stack: nn.Module) -> None:
-    """Pack the linear layers that are not replaced, in place."""
+    """Pack the linear layers that were not replaced by int8 layers. `stack` is changed in place."""
     for _, part, attribute in linear_layers(stack):
         layer = getattr(part, attribute)
         if isinstance(layer, nn.Linear):

@@ -15,19 +15,19 @@ from bertkit.nn.attention import Attention
 
 
 def without_pruned_heads(model: Model) -> Model:
-    """Return a copy of a model without its pruned heads, or the model itself if it has none.
+    """Return a copy of a model without its pruned heads, or the model if none can be removed.
 
-    The output weights of a pruned head are all zero.
+    A head is pruned if all its output weights are zero.
 
     Args:
         model: The model.
     """
     if not isinstance(model.encoder, Transformer):
         return model
-    # The relative position bias has one column per head.
+    # The relative position bias has one column per head, so that heads cannot be removed.
     if model.encoder.relative is not None:
         return model
-    # LoRA adapters can make a pruned head active again.
+    # Merging LoRA adapters can make a pruned head active again.
     if adapters(model):
         return model
     parts = [part for part in model.encoder.modules() if isinstance(part, Attention)]

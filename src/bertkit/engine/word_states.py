@@ -1,4 +1,4 @@
-"""Hidden states of words in context, in every layer."""
+"""Hidden states of words in their contexts, in every layer."""
 
 from __future__ import annotations
 
@@ -20,15 +20,17 @@ from bertkit.text.encoding import Encoding
 def word_states(
     engine: Engine, encodings: Sequence[Encoding], token_indices: Sequence[NDArray[np.int64]]
 ) -> NDArray[np.float32]:
-    """Compute the mean state of the tokens of one word per text.
+    """Compute the hidden state of one word per text, in every layer.
+
+    The state of a word is the mean of the states of its tokens.
 
     Args:
-        engine: The engine.
-        encodings: The texts.
-        token_indices: Token indices of the word in each text.
+        engine: The engine that runs the model.
+        encodings: Encodings of the texts.
+        token_indices: For each text, the indices of the word's tokens.
 
     Returns:
-        The states in all layers; the first is the embedding.
+        The states by layer. Layer 0 is the embedding layer.
 
     Shapes:
         returns: (layers + 1, S, D).
@@ -42,13 +44,13 @@ def word_states(
 
 
 def layer_states(layers: Sequence[int]) -> Forward:
-    """Return a function that computes the states of some layers at a batch's token indices.
+    """Return a function that computes hidden states of a batch at its token indices.
 
     Args:
-        layers: Numbers of the layers; 0 is the embedding.
+        layers: Indices of the layers whose states are returned. Layer 0 is the embedding layer.
 
     Shapes:
-        The function returns (P, layers, D).
+        The function returns (P, number of layers, D).
     """
 
     def forward(model: Model, batch: Batch) -> Tensor:
@@ -61,15 +63,15 @@ def layer_states(layers: Sequence[int]) -> Forward:
 
 
 def token_indices_of(encoding: Encoding, word: tuple[int, int], text: str) -> NDArray[np.int64]:
-    """Return the token indices of a word of a text.
+    """Return the indices of the tokens that overlap a word of a text.
 
     Args:
         encoding: Encoding of the text.
-        word: Start and end of the word in the text.
+        word: Indices of the word's first character, and of the character after its last one.
         text: The text.
 
     Raises:
-        DataError: If the word has no token, or is beyond the maximum length.
+        DataError: If no token overlaps the word, such as when the text was truncated before it.
     """
     start, end = word
     offsets = encoding.offsets
@@ -78,6 +80,6 @@ def token_indices_of(encoding: Encoding, word: tuple[int, int], text: str) -> ND
     if not len(indices):
         raise DataError(
             f"{text[:60]!r}: {text[start:end]!r} has no token within the maximum length; shorten "
-            "the text or remove it"
+            "or remove the text"
         )
     return indices

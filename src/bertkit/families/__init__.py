@@ -1,4 +1,4 @@
-"""Model families: conversion of `config.json` and of weight names, per architecture."""
+"""Model families, which define how the files of an architecture's checkpoints are converted."""
 
 from __future__ import annotations
 
@@ -36,15 +36,16 @@ FAMILIES: Mapping[str, Family] = Registry(
         "gte": "bertkit.families.gte:GTE",
     },
 )
-"""Families by the `model_type` of their `config.json`."""
+"""`model_type` in `config.json` -> the family."""
 
 OLDER_NAMES: Mapping[str, str] = {"new": "gte"}
-"""`model_type` that checkpoints had before transformers supported the architecture -> current one.
+"""Older `model_type` -> current `model_type`. Checkpoints have an older one if they were published
+before transformers supported the architecture.
 """
 
 
 def family_of(model_type: object) -> Family | None:
-    """Return the family of a `model_type`, which may be an older name; None if there is none."""
+    """Return the family of a current or older `model_type`, or None if it is not supported."""
     if not isinstance(model_type, str):
         return None
     return FAMILIES.get(OLDER_NAMES.get(model_type, model_type))
@@ -86,7 +87,7 @@ UNSUPPORTED_MODELS: Mapping[str, str] = {
     }.items()
     for name in names
 }
-"""Unsupported architectures -> the feature that differs."""
+"""`model_type` of unsupported architectures -> the feature that bertkit does not support."""
 
 __all__ = [
     "ALBERT",

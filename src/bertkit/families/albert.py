@@ -1,7 +1,8 @@
 """ALBERT: small embeddings, and layers that share their weights. Lan et al. 2020.
 
-Dropout precedes both residual sums, like in google-research/albert. transformers has no dropout
-after the feed-forward network. Published models are fine-tuned without dropout (0.0).
+Dropout is applied before both residual additions, as in google-research/albert. transformers
+applies no dropout after the feed-forward network. The published models are fine-tuned without
+dropout (0.0).
 """
 
 from __future__ import annotations
@@ -24,7 +25,10 @@ from bertkit.models.config import TransformerConfig
 
 
 def _sharing(layers: int, groups: int, inner: int) -> tuple[int, ...]:
-    """Return the weights of each layer. Groups of `inner` layers run equally often, in order."""
+    """Return the index of the weights that each layer uses.
+
+    Each group of `inner` layers is repeated before the next group runs, all groups equally often.
+    """
     firsts = (layer * groups // layers * inner for layer in range(layers))
     return tuple(first + index for first in firsts for index in range(inner))
 
@@ -40,7 +44,7 @@ def _read(hf_config: Mapping[str, Any]) -> dict[str, Any]:
     )
     if not all(isinstance(n, int) and 0 < n <= 30 for n in (layers, groups, inner)):
         raise ValueError(
-            "num_hidden_layers, num_hidden_groups and inner_group_num must be from 1 to 30, "
+            "num_hidden_layers, num_hidden_groups, and inner_group_num must be from 1 to 30, "
             f"got {layers!r}, {groups!r} and {inner!r}"
         )
     return {"layers": layers * inner, "layer_sharing": _sharing(layers, groups, inner)}
@@ -57,8 +61,8 @@ def _write(config: TransformerConfig) -> dict[str, Any]:
                 "inner_group_num": inner,
             }
     raise ConfigError(
-        "model.layer_sharing must run groups of layers one after another, each equally often, "
-        f"for albert, got {list(config.depths)}"
+        "model.layer_sharing for albert must repeat the groups of layers one after another, each "
+        f"equally often, got {list(config.depths)}"
     )
 
 

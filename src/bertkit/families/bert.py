@@ -1,6 +1,7 @@
-"""BERT, and ERNIE, which has the same architecture without task embeddings.
+"""BERT and ERNIE, which have the same architecture if ERNIE's task embeddings are not used.
 
-Source: Devlin et al. 2019, Sun et al. 2019. Names and settings are Hugging Face's.
+Sources: Devlin et al. 2019, Sun et al. 2019. The names of settings and weights are taken from
+Hugging Face checkpoints.
 """
 
 from __future__ import annotations
@@ -72,5 +73,5 @@ ERNIE = _family(
     "ernie",
     "Ernie",
     neutral={"use_task_id": (False,)},
-    irrelevant={"task_type_vocab_size": "size of the task embedding, which use_task_id adds"},
+    irrelevant={"task_type_vocab_size": "size of the task embedding, which is not supported"},
 )

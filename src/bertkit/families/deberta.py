@@ -1,8 +1,8 @@
 """DeBERTa, versions 2 and 3, with disentangled attention. He et al. 2021.
 
-Source of details that the paper omits: microsoft/DeBERTa. The details are one normalized table of
-distance buckets, which each layer projects by its matrices for tokens, and the convolution of the
-larger models of version 2.
+Two details that the paper omits come from microsoft/DeBERTa. All layers share one normalized table
+of distance buckets, which each layer projects by the matrices that it also applies to tokens. The
+larger models of version 2 have a convolution.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ VALUES: Mapping[str, tuple[Any, Any]] = {
     "pos_att_type": ("p2c|c2p", ""),
     "conv_groups": (1, 1),
 }
-"""Keys with one supported value -> that value, and the value if a file omits the key."""
+"""Keys of `config.json` -> the only supported value, and the value if the key is missing."""
 
 TERMS = {"p2c", "c2p"}
 HIDDEN, HEADS = 1536, 24
 
 
 def _read(hf: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert the settings. Raises ValueError for unsupported values."""
+    """Convert a `config.json` to special settings. Raises ValueError for unsupported values."""
     for name, (only, default) in VALUES.items():
         value = hf.get(name)
         value = default if value is None else value
         terms = value.lower().split("|") if isinstance(value, str) else value
         is_supported = value == only
-        # A string or a list, in any order.
+        # The value is a string or a list, with its terms in any order.
         if name == "pos_att_type":
             is_supported = isinstance(terms, list) and {str(t).strip() for t in terms} == TERMS
         if not is_supported:
@@ -85,7 +85,7 @@ def _write(config: TransformerConfig) -> dict[str, Any]:
     written |= {
         "position_buckets": positions.side_buckets,
         "max_relative_positions": positions.farthest or -1,
-        # The MLM head has the weights and names of microsoft/DeBERTa.
+        # The MLM head is saved with the weights and names of microsoft/DeBERTa.
         "legacy": False,
     }
     if convolution is not None:
@@ -153,7 +153,8 @@ DEBERTA = Family(
         r"cls\.predictions\.bias": (f"{_MASKED}bias",),
     },
     ignored=(
-        # Weights of pretraining: absolute positions of the mask decoder, and the RTD head.
+        # Only pretraining uses these weights: the absolute positions in the mask decoder, and the
+        # head for replaced token detection.
         "deberta.embeddings.position_ids",
         "deberta.embeddings.position_embeddings.weight",
         *(

@@ -1,7 +1,7 @@
-"""DistilBERT: half of BERT's layers, and no token types. Sanh et al. 2019.
+"""DistilBERT: BERT with half the layers and without token types. Sanh et al. 2019.
 
-`sinusoidal_pos_embds` specifies the initialization of positions. They are stored as weights, and
-trained.
+`sinusoidal_pos_embds` determines only how the position embedding is initialized. It is trained and
+stored like other weights.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ DISTILBERT = Family(
         "num_attention_heads": "n_heads",
         "num_hidden_layers": "n_layers",
     },
-    irrelevant={"sinusoidal_pos_embds": "initial values of the positions, which are stored"},
+    irrelevant={"sinusoidal_pos_embds": "initial values of the positions; the weights are stored"},
     body={
         **embeddings("distilbert.embeddings.", types=False),
         **module("encoder.blocks.{}.attention.qkv", *_QKV),

@@ -1,6 +1,6 @@
-"""Model family: data for the conversion between bertkit and published checkpoints.
+"""Model family: the data that defines how published checkpoints are converted to bertkit and back.
 
-The prefix `hf_` marks names and values of Hugging Face checkpoints.
+In this module, the prefix `hf_` marks names and values of Hugging Face checkpoints.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from bertkit.nn.lora import ADAPTERS
 from bertkit.published_keys import KeyTable
 
 Names = Mapping[str, str | tuple[str, ...]]
-"""bertkit's weight name -> Hugging Face's. Several are concatenated on the first axis. `{}` is the
+"""bertkit's name of a weight -> its name in Hugging Face checkpoints. If there are several names,
+bertkit's weight is the concatenation of these tensors along the first axis. `{}` stands for the
 layer.
 """
 
@@ -35,10 +36,12 @@ ACTIVATIONS = {
     "swish": "silu",
     "silu": "silu",
 }
-"""Hugging Face's name -> bertkit's. The last of several names of a function is saved."""
+"""Hugging Face's name of an activation -> bertkit's name. If Hugging Face has several names for a
+function, the last one is saved.
+"""
 
 DEFAULTS_TO = {"embedding": "hidden", "head.dropout": "dropout"}
-"""Settings whose default is the value of another setting."""
+"""Settings whose default is the value of another setting -> that other setting."""
 
 ACTIVATION = "feedforward.activation"
 POSITIONS = "encoder.embedding.positions.weight"
@@ -47,117 +50,128 @@ TABLES = (POSITIONS, "decoder.embedding.positions.weight")
 
 @dataclass(frozen=True)
 class Special:
-    """Settings of a family that need conversion functions."""
+    """Settings of a family that functions convert, because no single key has the same value."""
 
     settings: tuple[str, ...]
-    """Paths of bertkit's settings."""
+    """Paths of the settings in bertkit's configuration."""
     read: Callable[[Mapping[str, Any]], dict[str, Any]]
-    """Converts a `config.json` to these settings. Raises ValueError for unsupported values."""
+    """Function that converts the content of a `config.json` to these settings. It raises ValueError
+    for unsupported values.
+    """
     write: Callable[[Any], dict[str, Any]]
-    """The inverse of `read`. Raises ConfigError for values that `config.json` cannot represent."""
+    """Function that converts these settings to keys of `config.json`. It raises ConfigError for
+    values that `config.json` cannot represent.
+    """
     keys: tuple[str, ...] = ()
     """Keys of `config.json` that `read` uses."""
     layer: Callable[[int, Any], str] = lambda weights, _: str(weights)
-    """Returns the part of weight names that represents the layer."""
+    """Function that returns the text that replaces `{}` in weight names, from the index of the
+    layer's weights and the configuration.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """Conversion between a family's checkpoints and bertkit: all that is specific to the family.
+    """Everything that is specific to a family: how to convert its checkpoints in both directions.
 
-    Settings of `config_type` are named by their paths (`norm.eps`). Settings that are not listed
-    here have their default values in all models of the family.
+    Settings are named by their paths in `config_type`, such as `norm.eps`. In all models of the
+    family, settings that are not listed here have their default values.
     """
 
     name: str
     """The `model_type` in `config.json`."""
     config_type: type[EncoderConfig] = TransformerConfig
-    """Type of the settings of an encoder or decoder."""
+    """Type of the configuration of the encoder or decoder."""
     code: tuple[str, ...] = ()
-    """Prefixes of the names of published code (`auto_map`) that bertkit implements. It is not
-    executed.
+    """Prefixes of the names in `auto_map` whose published code bertkit reimplements. bertkit does
+    not execute the published code.
     """
     vocab: int = 30_522
     """Vocabulary size of the published models."""
     settings: Mapping[str, str]
-    """bertkit's settings -> Hugging Face's, if the value is the same."""
+    """bertkit's settings -> the keys of `config.json` that have the same values."""
     fixed: Mapping[str, Any] = field(default_factory=dict)
-    """Settings that all models of the family share, with values that differ from the defaults of
-    `config_type`.
+    """Settings with the same value in all models of the family -> that value. Only values that
+    differ from the defaults of `config_type` are listed.
     """
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    """Values of settings that a `config.json` omits, if they differ from the defaults of
-    `config_type`.
+    """Values that settings have if `config.json` omits them. Only values that differ from the
+    defaults of `config_type` are listed.
     """
     activation: str = "hidden_act"
-    """Hugging Face's name of the activation setting; empty if there is none."""
+    """Key of `config.json` for the activation. Empty if the family has no such key."""
     activations: Mapping[str, str] = field(default_factory=lambda: ACTIVATIONS)
-    """Hugging Face's names of activations -> bertkit's."""
+    """Hugging Face's names of activations -> bertkit's names."""
     aliases: Mapping[str, str] = field(default_factory=dict)
-    """Keys of `config.json` that replace another key, as in transformers."""
+    """Alternative keys of `config.json` -> the key whose value they replace, as in transformers."""
     neutral: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
-    """Keys with their supported values. The first value is saved unless it is None."""
+    """Keys of `config.json` -> their supported values. The first value is saved, unless it is None.
+    """
     irrelevant: Mapping[str, str] = field(default_factory=dict)
-    """Additional keys that do not affect the outputs of bertkit, with the reason."""
+    """Additional keys that do not affect the outputs of bertkit -> the reason."""
     special: Special | None = None
     roles: tuple[str, ...] = ("pad", "unk", "cls", "sep")
-    """Special tokens that the family's texts and vocabularies use."""
+    """Special tokens that the vocabularies of the family contain and its inputs use."""
     written_roles: tuple[str, ...] = ("pad",)
-    """Special tokens whose ids are saved in `config.json`, if the vocabulary has them."""
+    """Special tokens whose ids are saved in `config.json` if the vocabulary contains them."""
     token_ids: Mapping[str, str] = field(default_factory=dict)
-    """Keys of `config.json` -> the special token whose id is saved, or null if there is none.
-    Without these keys, transformers uses the ids of its published vocabulary.
+    """Keys of `config.json` -> the special token whose id is saved there. If the vocabulary lacks
+    the token, null is saved, because transformers would replace a missing key by the id in its
+    published vocabulary.
     """
     positions_after_pad: bool = False
-    """Whether positions start after the id of the padding token. The preceding rows of the position
-    embedding are unused, but are counted in `max_position_embeddings`.
+    """Whether the number of the first position is the id of the padding token plus one. The rows of
+    the position embedding before it are unused, but `max_position_embeddings` counts them.
     """
     unused_positions: int = 0
-    """Number of unused rows at the start of the position embedding that `config.json` does not
-    count.
+    """Number of unused rows at the start of the position embedding, if `max_position_embeddings`
+    does not count them.
     """
 
     body: Names
-    """Weights of the encoder. Hugging Face's names have the prefix of a model with heads."""
+    """Names of the encoder's weights. Hugging Face's names include `prefix`."""
     gated: Names = field(default_factory=dict)
-    """Entries that replace entries of `body` if feed-forward networks are gated."""
+    """Entries that replace entries of `body` if the feed-forward networks are gated."""
     prefix: str
-    """Prefix that the weight names of an encoder without heads lack, such as `bert.`."""
+    """Prefix of the encoder's weight names, such as `bert.`. Checkpoints without heads omit it."""
     heads: Mapping[str, Names]
-    """Weights of each supported head. Custom heads keep their weight names."""
+    """Names of the weights of each supported head. Custom heads are saved with bertkit's names."""
     some: tuple[str, ...] = ()
     """Hugging Face's names of head weights that some models lack."""
     derived: Mapping[str, str]
-    """Copies of other weights -> the original. They must be equal when loaded, and are not stored.
+    """Names of tensors that are copies of a weight -> the name of the original. When a checkpoint
+    is loaded, both must be equal. Copies are not saved.
     """
     spellings: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Patterns of alternative weight names -> names in the tables above, split if there are
-    several.
+    """Regular expressions for alternative weight names -> the names in the tables above. If there
+    are several names, the tensor is split into equal parts.
     """
     ignored: tuple[str, ...] = ()
-    """Suffixes of the names of tensors that are not weights, such as position ids."""
+    """Suffixes of the names of tensors that are not loaded, such as position ids."""
     sinusoids: tuple[str, ...] = ()
-    """Endings of the names of tensors with sinusoidal positions, which bertkit computes."""
+    """Suffixes of the names of tensors with sinusoidal positions. bertkit computes these tensors
+    instead of loading them.
+    """
     transposed: tuple[str, ...] = ()
-    """Suffixes of the names of matrices that are stored as (in, out)."""
+    """Suffixes of the names of matrices that Hugging Face stores with the shape (in, out)."""
     rows: tuple[str, ...] = ()
-    """Hugging Face's names of vectors that are stored as a matrix with one row."""
+    """Names of vectors that Hugging Face stores as a matrix with one row."""
     decoder: Family | None = None
-    """Conversion of the decoder's settings. The tables of this family contain the decoder's
-    weights.
+    """Family that converts the settings of the decoder, if there is one. The names of the decoder's
+    weights are in the tables of the encoder's family.
     """
     start: str = ""
-    """Special token at the start of a decoder's input."""
+    """Special token with which the input of a decoder starts."""
     zero_pad: bool = False
     """Whether the embedding of the padding token is zero, and stays zero in training."""
     architectures: Mapping[frozenset[str], str]
-    """Class of transformers for each set of heads."""
+    """Sets of heads -> the class in transformers that has these heads."""
 
     # ---- Settings
 
     @property
     def keys(self) -> KeyTable:
-        """Keys of `config.json` that the reference library reads."""
+        """Keys of `config.json` that the reference library reads, and how bertkit treats them."""
         special = () if self.special is None else self.special.keys
         applied = {*keys.APPLIED, *self.settings.values(), *special, *self.aliases}
         applied |= {self.activation} - {"", *self.neutral}
@@ -181,22 +195,22 @@ class Family:
 
     @property
     def usual(self) -> dict[str, Any]:
-        """Settings that a run file of the family may omit, as a nested table."""
+        """Settings of the family that a run file may omit, as a nested table."""
         return nested({**self.defaults, **self.fixed})
 
     def config(self, settings: Mapping[str, Any]) -> EncoderConfig:
         """Return the configuration of a model of the family.
 
         Args:
-            settings: Settings by path, which override the family's defaults.
+            settings: Settings by their paths. They override the defaults of the family.
         """
         return decode(self.config_type, nested({**self.defaults, **self.fixed, **settings}))
 
     def read_config(self, hf_config: Mapping[str, Any]) -> EncoderConfig:
-        """Convert the content of a `config.json`.
+        """Convert the content of a `config.json` to the configuration of the encoder.
 
         Args:
-            hf_config: The content.
+            hf_config: The content of the file.
 
         Raises:
             ConfigError: If the configuration is invalid.
@@ -231,10 +245,13 @@ class Family:
         return self.config(values)
 
     def read_decoder(self, hf_config: Mapping[str, Any]) -> EncoderConfig | None:
-        """Convert a `config.json` to the configuration of the decoder, or None if there is none.
+        """Convert the content of a `config.json` to the configuration of the decoder.
 
         Args:
-            hf_config: The content.
+            hf_config: The content of the file.
+
+        Returns:
+            The configuration, or None if models of the family have no decoder.
 
         Raises:
             ConfigError: If the configuration is invalid.
@@ -248,11 +265,11 @@ class Family:
         """Convert a configuration to the content of a `config.json`.
 
         Args:
-            config: Configuration of the encoder, or of a model without a decoder.
-            decoder: Configuration of the decoder.
+            config: Configuration of the encoder, or of a decoder without an encoder.
+            decoder: Configuration of the decoder, if the model also has an encoder.
 
         Raises:
-            ConfigError: If no model of the family can have the value of a setting.
+            ConfigError: If a setting has a value that models of the family cannot have.
         """
         for path, only in self.constants.items():
             value = at(config, path)
@@ -264,7 +281,8 @@ class Family:
         written: dict[str, Any] = {}
         for path, key in self.settings.items():
             value = at(config, path)
-            # A missing key would mean the default of transformers. A string names another setting.
+            # The value is always written, because transformers would replace a missing key by its
+            # own default. A string is the path of another setting.
             if value is None and path in self.defaults:
                 value = at(config, DEFAULTS_TO[path])
             elif isinstance(value, str) and value in self.settings:
@@ -295,10 +313,10 @@ class Family:
     # ---- Weights
 
     def names(self, weights: Iterable[str], config: EncoderConfig) -> dict[str, tuple[str, ...]]:
-        """Return Hugging Face's names for each of bertkit's weights.
+        """Return the names that each of bertkit's weights has in Hugging Face checkpoints.
 
         Args:
-            weights: bertkit's names.
+            weights: bertkit's names of the weights.
             config: Configuration of the encoder.
         """
         return {name: self._hf_names(name, config) for name in weights}
@@ -306,11 +324,11 @@ class Family:
     def _hf_names(self, name: str, config: EncoderConfig) -> tuple[str, ...]:
         parts = name.split(".")
         layer = ""
-        # Adapters occur in checkpoints of runs only, under bertkit's names.
+        # Only the checkpoints of training runs contain adapters, and they use bertkit's names.
         if name.endswith(ADAPTERS):
             return (name,)
         if parts[0] == "heads":
-            # The head of a third-party task.
+            # The head belongs to a third-party task, so its weights keep bertkit's names.
             if parts[1] not in self.heads:
                 return (name,)
             hf_name: str | tuple[str, ...] = self.heads[parts[1]][".".join(parts[2:])]
@@ -325,13 +343,13 @@ class Family:
         return tuple(t.format(layer) for t in ((hf_name,) if isinstance(hf_name, str) else hf_name))
 
     def head_weights(self, head: str) -> frozenset[str]:
-        """Return Hugging Face's names of a head's weights."""
+        """Return the Hugging Face names of a head's weights."""
         names = self.heads[head].values()
         return frozenset(t for row in names for t in ((row,) if isinstance(row, str) else row))
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """Hugging Face's names of the weights that have a row per label."""
+        """Hugging Face names of the weights that have one row per label."""
         heads = (head for head in ("classify", "tag") if head in self.heads)
         rows = (self.heads[head]["out.weight"] for head in heads)
         return tuple(row for row in rows if isinstance(row, str))
@@ -339,20 +357,20 @@ class Family:
     def read(
         self, names: Iterable[str], hf_weights: Mapping[str, Tensor], config: EncoderConfig
     ) -> dict[str, Tensor]:
-        """Convert Hugging Face's weights to bertkit's.
+        """Convert the weights of a Hugging Face checkpoint to bertkit's weights.
 
-        Weights whose parts are not all available are skipped; the caller reports them.
+        A weight is skipped if one of its parts is missing. The caller reports skipped weights.
 
         Args:
             names: bertkit's names of the weights.
-            hf_weights: Hugging Face's weights.
+            hf_weights: Weights of the checkpoint, by their Hugging Face names.
             config: Configuration of the encoder.
 
         Returns:
             The weights by bertkit's names.
 
         Raises:
-            CheckpointError: If the parts of a matrix have incompatible shapes.
+            CheckpointError: If the parts of a weight have shapes that cannot be concatenated.
         """
         weights: dict[str, Tensor] = {}
         for name, hf_names in self.names(names, config).items():
@@ -363,7 +381,7 @@ class Family:
                 except RuntimeError:
                     shapes = ", ".join(f"{key} {list(hf_weights[key].shape)}" for key in hf_names)
                     raise CheckpointError(
-                        f"{shapes}: incompatible shapes; download the model again"
+                        f"{shapes}: weights have incompatible shapes; download the model again"
                     ) from None
         unused = self._unused(config)
         for table in TABLES:
@@ -372,14 +390,14 @@ class Family:
         return weights
 
     def write(self, weights: Mapping[str, Tensor], config: EncoderConfig) -> dict[str, Tensor]:
-        """Convert bertkit's weights to Hugging Face's.
+        """Convert bertkit's weights to the weights of a Hugging Face checkpoint.
 
         Args:
             weights: Weights by bertkit's names.
             config: Configuration of the encoder.
 
         Returns:
-            The weights by Hugging Face's names.
+            The weights by their Hugging Face names.
         """
         unused = self._unused(config)
         if unused:
@@ -395,11 +413,11 @@ class Family:
         return hf_weights
 
     def sizes(self, name: str, rows: int, config: EncoderConfig) -> list[int]:
-        """Return the number of rows of each of Hugging Face's parts of a weight.
+        """Return how many rows of a weight belong to each Hugging Face tensor.
 
         Args:
             name: bertkit's name of the weight.
-            rows: Total number of rows.
+            rows: Number of rows of the weight.
             config: Configuration of the encoder.
         """
         parts = len(self._hf_names(name, config))
@@ -407,22 +425,23 @@ class Family:
         return [rows // sum(ratios) * ratio for ratio in ratios]
 
     def _unused(self, config: EncoderConfig) -> int:
-        """Return the number of unused rows at the start of the Hugging Face position embedding."""
+        """Return how many rows at the start of Hugging Face's position embedding are unused."""
         return config.pad_id + 1 if self.positions_after_pad else self.unused_positions
 
     def _convert(self, hf_name: str, weight: Tensor) -> Tensor:
-        """Convert a tensor between the two storage formats; the conversion is its own inverse."""
+        """Convert a tensor from Hugging Face's layout to bertkit's, or back (same operation)."""
         if hf_name in self.rows:
             return weight.squeeze(0) if weight.ndim == 2 else weight[None]
         return weight.T if weight.ndim == 2 and hf_name.endswith(self.transposed) else weight
 
 
 def module(name: str, *hf_names: str) -> dict[str, str | tuple[str, ...]]:
-    """Return the table entries of a module's weight and bias.
+    """Return the table entries for the weight and the bias of a module.
 
     Args:
         name: bertkit's name of the module.
-        *hf_names: Hugging Face's names, which are concatenated.
+        *hf_names: Hugging Face's names of the module, or of the modules whose weights and biases
+            are concatenated.
     """
     table: dict[str, str | tuple[str, ...]] = {}
     for part in ("weight", "bias"):
@@ -435,12 +454,12 @@ def module(name: str, *hf_names: str) -> dict[str, str | tuple[str, ...]]:
 def embeddings(
     prefix: str, *, positions: bool = True, types: bool = True
 ) -> dict[str, str | tuple[str, ...]]:
-    """Return the table entries of an embedding with the names that most families share.
+    """Return the table entries for an embedding layer, with the names that most families use.
 
     Args:
         prefix: Prefix of Hugging Face's names.
-        positions: Whether there are learned positions.
-        types: Whether there are token types.
+        positions: Whether the layer has a learned position embedding.
+        types: Whether the layer has a token type embedding.
     """
     return {
         "encoder.embedding.tokens.weight": f"{prefix}word_embeddings.weight",
@@ -455,11 +474,11 @@ def embeddings(
 
 
 def bert_layers(prefix: str, suffix: str = "") -> dict[str, str | tuple[str, ...]]:
-    """Return the table entries of layers with BERT's names.
+    """Return the table entries for Transformer layers whose weights are named as in BERT.
 
     Args:
         prefix: Prefix of Hugging Face's names.
-        suffix: Suffix of the names of query, key and value projections.
+        suffix: Suffix of the names of the query, key, and value projections.
     """
     qkv = (f"{prefix}attention.self.{part}{suffix}" for part in ("query", "key", "value"))
     return {
@@ -473,7 +492,7 @@ def bert_layers(prefix: str, suffix: str = "") -> dict[str, str | tuple[str, ...
 
 
 def roberta_heads(prefix: str) -> dict[str, dict[str, str | tuple[str, ...]]]:
-    """Return the tables of heads with RoBERTa's names.
+    """Return the tables for heads whose weights are named as in RoBERTa.
 
     Args:
         prefix: Prefix of the names of the encoder's weights.
@@ -500,7 +519,7 @@ def roberta_heads(prefix: str) -> dict[str, dict[str, str | tuple[str, ...]]]:
 
 
 def roberta_derived(prefix: str) -> dict[str, str]:
-    """Return the copies of other weights in RoBERTa's MLM head.
+    """Return the tensors of RoBERTa's MLM head that are copies -> their originals.
 
     Args:
         prefix: Prefix of the names of the encoder's weights.
@@ -524,15 +543,15 @@ BERT_SETTINGS = {
     "dropout": "hidden_dropout_prob",
     "attention_dropout": "attention_probs_dropout_prob",
 }
-"""Names of settings that families similar to BERT share."""
+"""bertkit's settings -> the keys of `config.json` that most families similar to BERT use."""
 
 
 def architectures(name: str, *more: tuple[frozenset[str], str]) -> dict[frozenset[str], str]:
-    """Return the classes of transformers for the heads that most families have.
+    """Return the class in transformers for each head that most families have.
 
     Args:
         name: Prefix of the class names.
-        *more: Additional sets of heads and their classes.
+        *more: Additional pairs of a set of heads and its class.
     """
     classes = {
         frozenset({"mlm"}): "MaskedLM",
@@ -547,11 +566,11 @@ def architectures(name: str, *more: tuple[frozenset[str], str]) -> dict[frozense
 
 
 def causal_architectures(name: str, generative: str) -> dict[frozenset[str], str]:
-    """Return the classes of transformers for a causal model.
+    """Return the class in transformers for each head of a causal model.
 
     Args:
         name: Prefix of the class names.
-        generative: Class of the generative model.
+        generative: Name of the class that generates text.
     """
     classifier = f"{name}ForSequenceClassification"
     classifiers = {frozenset({head}): classifier for head in ("classify", "choose")}
@@ -559,7 +578,7 @@ def causal_architectures(name: str, generative: str) -> dict[frozenset[str], str
 
 
 SCORES: dict[str, Names] = {head: {"out.weight": "score.weight"} for head in ("classify", "choose")}
-"""Heads of a causal model that classify or score a sequence."""
+"""Names of the weights of the heads with which a causal model classifies or scores a sequence."""
 
 CRF = {f"crf.{part}": f"crf.{part}" for part in ("transitions", "start", "end")}
 """Weights of the CRF, which exist only in bertkit's checkpoints."""

@@ -1,8 +1,9 @@
 """GTE v1.5 and mGTE: BERT with rotary positions and gated layers. Zhang et al. 2024.
 
-Source of details that the paper omits (which layers have biases; fixed NTK scaling of angles):
-Alibaba-NLP/new-impl, the code that the models were published with. Checkpoints have its settings
-and weight names (`new`), or the names of transformers 5 (`gte`), which bertkit saves.
+The paper omits which layers have biases, and how the angles are scaled (fixed NTK scaling). These
+details come from Alibaba-NLP/new-impl, the code that was published with the models. A checkpoint
+uses the names of this code (`model_type` `new`) or the names of transformers 5 (`gte`) for its
+settings and weights. bertkit saves the names of transformers 5.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ VALUES: Mapping[str, Any] = {
     "pack_qkv": True,
     "logn_attention_scale": False,
 }
-"""Keys with one supported value, which is also the default."""
+"""Keys of `config.json` -> their only supported value, which is also the default."""
 
 
 def _read(hf_config: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert the settings. Raises ValueError for unsupported values."""
+    """Convert a `config.json` to special settings. Raises ValueError for unsupported values."""
     for name, only in VALUES.items():
         value = hf_config.get(name, only)
         if value != only:
@@ -40,7 +41,10 @@ def _read(hf_config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _read_positions(hf_config: Mapping[str, Any], older: bool) -> dict[str, Any]:
-    """Convert rotary positions. Fixed NTK scaling is a larger base and a divisor of positions."""
+    """Convert the settings of rotary positions.
+
+    Fixed NTK scaling becomes a larger base and a factor by which positions are divided.
+    """
     name = "rope_scaling" if hf_config.get("rope_scaling") is not None else "rope_parameters"
     rope = hf_config.get(name)
     rope = {} if rope is None else rope
@@ -48,7 +52,7 @@ def _read_positions(hf_config: Mapping[str, Any], older: bool) -> dict[str, Any]
         raise ValueError(f"{name} must be a JSON object, got {rope!r}")
     kind = rope.get("rope_type", rope.get("type", "default"))
     if kind not in ("default", "linear", "ntk") or rope.get("mixed_b") is not None:
-        raise ValueError(f"{name} must be default, linear or fixed ntk for gte, got {rope!r}")
+        raise ValueError(f"{name} must be default, linear, or fixed ntk for gte, got {rope!r}")
     default = OLDER_ROTARY if older else ROTARY
     base = rope.get("rope_theta", hf_config.get("rope_theta", default))
     factor = 1.0 if kind == "default" else rope.get("factor")
@@ -82,7 +86,8 @@ GTE = Family(
     name="gte",
     code=(
         "Alibaba-NLP/new-impl--",
-        # Code within the checkpoints of Snowflake, and of models fine-tuned from them.
+        # These names refer to code in the checkpoints of Snowflake, and in models that were
+        # fine-tuned from them.
         "configuration_hf_alibaba_nlp_gte.GteConfig",
         "modeling_hf_alibaba_nlp_gte.Gte",
         "configuration.NewConfig",

@@ -1,4 +1,4 @@
-"""Keys of `config.json` that several families share: applied, irrelevant, or rejected."""
+"""Keys of `config.json` that several families share, and how bertkit treats them."""
 
 from __future__ import annotations
 
@@ -8,19 +8,21 @@ from typing import Any
 WEIGHTS = "the stored weights determine it"
 SPECIAL_TOKENS = "the tokenizer determines the special tokens"
 NEW_WEIGHTS = "standard deviation of newly initialized weights"
-RETURNED = "selects return values of transformers"
+RETURNED = "selects which values transformers returns"
 RUNTIME = "changes speed or memory use only"
 TRAINING = "changes the training loss only"
 UNUSED_HEAD = "belongs to a head that bertkit does not load"
 
 APPLIED = ("architectures", "auto_map", "bertkit", "id2label", "model_type", "problem_type")
-"""Keys that bertkit reads in every family."""
+"""Keys that bertkit reads for every family."""
 
 TOKEN_IDS: Mapping[str, str] = {"bos_token_id": "cls", "eos_token_id": "sep"}
-"""Keys of encoders for which transformers has default ids -> special tokens."""
+"""Keys for token ids in the `config.json` of an encoder -> the special token. If a key is missing,
+transformers uses its own default id.
+"""
 
 GENERATION = ("decoder_start_token_id", "forced_bos_token_id", "forced_eos_token_id")
-"""Keys that generation reads in families with a decoder."""
+"""Keys that bertkit reads for text generation, in families with a decoder."""
 
 IRRELEVANT: Mapping[str, str] = {
     "_attn_implementation": RUNTIME,
@@ -46,7 +48,7 @@ IRRELEVANT: Mapping[str, str] = {
     "transformers_version": "version of the library that wrote the file",
     "use_cache": RUNTIME,
 }
-"""Keys that change no output in any family, with the reason."""
+"""Keys that do not affect the outputs of any family -> the reason."""
 
 NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "add_cross_attention": (False,),
@@ -57,10 +59,12 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "pruned_heads": ({}, None),
     "quantization_config": (None,),
 }
-"""Keys that bertkit supports in no family, with the values that change nothing."""
+"""Keys of features that bertkit does not support in any family -> the accepted values, with which
+the feature is off.
+"""
 
 ENCODER: Mapping[str, tuple[Any, ...]] = {"is_decoder": (False,), "add_cross_attention": (False,)}
-"""Keys that encoders are saved with."""
+"""Keys that are saved for encoders -> their only supported value."""
 
 DECODER: Mapping[str, str] = {"is_decoder": "the architecture determines it"}
-"""Keys that change nothing in a family with a decoder."""
+"""Keys that have no effect in a family with a decoder -> the reason."""

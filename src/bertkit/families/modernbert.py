@@ -1,4 +1,4 @@
-"""ModernBERT: rotary positions, gated layers without biases, mostly local attention.
+"""ModernBERT: rotary positions, gated layers without biases, and local attention in most layers.
 
 Source: Warner et al. 2024, section 2.1.
 """
@@ -23,7 +23,10 @@ def _layer_types(count: int, every: int) -> list[str]:
 
 
 def _get(hf_config: Mapping[str, Any], name: str, default: Any) -> Any:
-    """Return a value of a `config.json`, or the default. Raises ValueError for another type."""
+    """Return a value of a `config.json`, or `default` if it is missing.
+
+    Raises ValueError if the value does not have the type of `default`.
+    """
     value = hf_config.get(name)
     if value is not None and type(value) is not type(default):
         raise ValueError(f"{name} must have type {type(default).__name__}, got {value!r}")
@@ -31,10 +34,10 @@ def _get(hf_config: Mapping[str, Any], name: str, default: Any) -> Any:
 
 
 def _read(hf_config: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert the settings. Raises ValueError for unsupported values.
+    """Convert a `config.json` to special settings. Raises ValueError for unsupported values.
 
-    Files list the type of each layer. In older versions, they specify the distance between layers
-    with global attention.
+    `layer_types` lists the type of each layer. Older files contain the distance between layers with
+    global attention instead.
     """
     every, types = _get(hf_config, EVERY, GLOBAL_EVERY), _get(hf_config, "layer_types", [])
     if every < 1:
@@ -46,8 +49,8 @@ def _read(hf_config: Mapping[str, Any]) -> dict[str, Any]:
         every = types.index(FULL, 1) if FULL in types[1:] else len(types)
         if types != _layer_types(len(types), every):
             raise ValueError(
-                "layer_types must have global layers at equal distances, starting with the first, "
-                f"for modernbert, got {types}"
+                f"layer_types for modernbert must start with {FULL} and repeat it at equal "
+                f"distances, got {types}"
             )
     bases = []
     angles = _get(hf_config, "rope_parameters", {})

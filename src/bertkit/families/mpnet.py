@@ -1,4 +1,4 @@
-"""MPNet: RoBERTa's embeddings and heads, and a relative position bias. Song et al. 2020."""
+"""MPNet: RoBERTa's embeddings and heads with a relative position bias. Song et al. 2020."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MPNET = Family(
         path: key for path, key in BERT_SETTINGS.items() if path not in ("token_types", "pad_id")
     },
     fixed={
-        # transformers counts positions from this id, whatever pad_token_id is.
+        # In transformers, positions start after this id, even if pad_token_id is different.
         "pad_id": 1,
         "token_types": 0,
         "positions": RelativePositions(buckets=32, learned=True),

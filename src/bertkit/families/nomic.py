@@ -1,7 +1,7 @@
-"""NomicBERT (nomic-embed-text 1 and 1.5): rotary positions, gated layers without biases.
+"""NomicBERT (nomic-embed-text 1 and 1.5): rotary positions and gated layers without biases.
 
-Source: Nussbaum et al. 2024, section 3.1. Checkpoints have the published settings, with the names
-of GPT-2, or the settings of transformers 5.
+Source: Nussbaum et al. 2024, section 3.1. A checkpoint uses the original settings, which are named
+as in GPT-2, or the settings of transformers 5.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ OLDER = {
     "attention_dropout": "attn_pdrop",
     "max_positions": "max_trained_positions",
 }
-"""bertkit's settings -> the published ones. `max_positions` is the length that the model was
-trained with, because longer texts would need scaled angles.
+"""bertkit's settings -> the names of the original settings. `max_positions` is the length that the
+model was trained with, because longer texts would need scaled angles.
 """
 
 OLDER_VALUES: Mapping[str, Any] = {
@@ -42,7 +42,7 @@ OLDER_VALUES: Mapping[str, Any] = {
     "rotary_emb_interleaved": False,
     "use_rms_norm": False,
 }
-"""Keys of the published files with one supported value."""
+"""Keys that files with the original settings must contain -> their only supported value."""
 
 OLDER_KEYS = KeyTable(
     neutral={
@@ -51,11 +51,11 @@ OLDER_KEYS = KeyTable(
         "scale_attn_weights": (True,),
     }
 )
-"""Keys that the published files may omit."""
+"""Keys that files with the original settings may omit."""
 
 
 def _read(hf_config: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert the settings. Raises ValueError for unsupported values."""
+    """Convert a `config.json` to special settings. Raises ValueError for unsupported values."""
     if "n_embd" in hf_config:
         OLDER_KEYS.check(hf_config)
         for name, only in OLDER_VALUES.items():

@@ -1,6 +1,6 @@
-"""RoBERTa and models of the same architecture. Liu et al. 2019.
+"""RoBERTa (Liu et al. 2019) and models with the same architecture.
 
-The other models are XLM-R, CamemBERT, and data2vec for text.
+These are XLM-R, CamemBERT, and data2vec for text.
 """
 
 from __future__ import annotations

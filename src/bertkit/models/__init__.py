@@ -1,1 +1,1 @@
-"""Whole models: the Transformer encoder, heads, and `Model`, an encoder with named heads."""
+"""Models: the Transformer, heads, and `Model`, which combines an encoder with named heads."""

@@ -29,13 +29,15 @@ class Memory:
 class Block(nn.Module):
     """Transformer layer of an encoder or decoder.
 
-    The sublayers are self-attention, cross-attention (with `attention.cross`) and feed-forward.
-    Each computes norm(x + sublayer(x)) in a post-norm layer, x + sublayer(norm(x)) in a pre-norm
-    layer.
+    The sublayers are self-attention, cross-attention (if `attention.cross` is set), and the
+    feed-forward network. With each sublayer, a post-norm layer computes norm(x + sublayer(x)), and
+    a pre-norm layer computes x + sublayer(norm(x)).
+
+    In shapes, R is the number of rows: N tokens, and possibly rows of padding after them.
 
     Args:
         config: Settings of the encoder or decoder.
-        first: True in the first layer, which has no attention norm if `norm.first` is false.
+        first: Whether this is the first layer. It has no attention norm if `norm.first` is false.
 
     Source: Vaswani et al. 2017, figure 1 (post-norm); Xiong et al. 2020, figure 1b (pre-norm).
     """
@@ -85,7 +87,7 @@ class Block(nn.Module):
         trace: Trace | None = None,
         memory: Memory | None = None,
     ) -> Tensor:
-        """Compute the layer's output states. Shapes: (R, D) -> (R, D)."""
+        """Compute the output of the layer. Shapes: (R, D) -> (R, D)."""
         attended = self.attention(self.attention_norm(x) if self.pre else x, context, trace)
         if self.cross is None:
             return self.after(x, attended)
@@ -95,9 +97,9 @@ class Block(nn.Module):
         return self.add_feedforward(x if self.pre else self.cross_norm(x))
 
     def after(self, x: Tensor, attended: Tensor) -> Tensor:
-        """Compute the layer after self-attention, if it has no cross-attention.
+        """Compute the rest of a layer without cross-attention from the output of self-attention.
 
-        All arguments are tensors, so that `torch.compile` can compile it.
+        All arguments are tensors, so that `torch.compile` can compile this method.
 
         Args:
             x: Input of the layer.
@@ -112,13 +114,13 @@ class Block(nn.Module):
         return self.add_feedforward(self.add_attention(x, attended))
 
     def add_attention(self, x: Tensor, attended: Tensor) -> Tensor:
-        """Add the output of self-attention to its input. Shapes: (R, D), (R, D) -> (R, D)."""
+        """Add the output of self-attention to the layer's input. Shapes: (R, D) -> (R, D)."""
         x = x + self.attention_output_dropout(attended)
         normed: Tensor = x if self.pre else self.attention_norm(x)
         return normed
 
     def add_feedforward(self, x: Tensor) -> Tensor:
-        """Compute the feed-forward sublayer with its residual. Shapes: (R, D) -> (R, D)."""
+        """Compute the feed-forward sublayer and add it to its input. Shapes: (R, D) -> (R, D)."""
         x = x + self.dropout(self.feedforward(self.feedforward_norm(x) if self.pre else x))
         normed: Tensor = x if self.pre else self.feedforward_norm(x)
         return normed
@@ -131,7 +133,8 @@ class Block(nn.Module):
             heads: Output of each attention head, from a `Trace`.
 
         Returns:
-            States by name, in order of computation. The last state is the output of the layer.
+            States by name, in the order in which they are computed. The last one is the output of
+            the layer.
 
         Shapes:
             x: (N, D); heads: (N, H, K).
@@ -164,7 +167,7 @@ class Block(nn.Module):
 
 
 def norm_of(norm: NormSettings, width: int) -> nn.Module:
-    """Build a LayerNorm or RMSNorm of the given size."""
+    """Build a LayerNorm or an RMSNorm for vectors of the given size."""
     if norm.kind == "rms":
         return RMSNorm(width, norm.eps)
     return LayerNorm(width, norm.eps, bias=norm.bias)

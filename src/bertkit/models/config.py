@@ -1,7 +1,8 @@
 """Settings of encoders and decoders.
 
-`EncoderConfig` contains the settings that all architectures share, `TransformerConfig` the settings
-of a Transformer. Settings of one part are a group: positions, norm, attention, feedforward, head.
+`EncoderConfig` contains the settings that all architectures share. `TransformerConfig` adds the
+settings of a Transformer. Settings of the same part of a model form a group: positions, norm,
+attention, feedforward, and head.
 """
 
 from __future__ import annotations
@@ -18,50 +19,53 @@ Count = Annotated[int, Meta(ge=1, lt=2**31)]
 Buckets = Annotated[int, Meta(ge=4, lt=2**31, multiple_of=4)]
 Tokens = Annotated[int, Meta(ge=0, lt=2**31)]
 NamedRate = Share | Literal["dropout", "head.dropout"]
-"""A dropout probability, or the setting that contains it."""
+"""Dropout probability, or the name of another setting whose value is used."""
 
 
 class LearnedPositions(Settings, frozen=True, tag_field="kind", tag="learned"):
-    """Learned embedding of each of `max_positions` positions (BERT)."""
+    """Learned position embedding with `max_positions` positions (BERT)."""
 
 
 class SinusoidalPositions(Settings, frozen=True, tag_field="kind", tag="sinusoidal"):
-    """Sines and cosines of each position, which are not trained. Vaswani et al. 2017, 3.5."""
+    """Position encoding by sines and cosines, without training. Vaswani et al. 2017, 3.5."""
 
 
 class RotaryPositions(Settings, frozen=True, tag_field="kind", tag="rotary"):
-    """Rotary positions (RoPE) of queries and keys (ModernBERT). Su et al. 2021, 3.2."""
+    """Rotary position embedding (RoPE) of queries and keys (ModernBERT). Su et al. 2021, 3.2."""
 
     base: Base = 10_000.0
     """RoPE base."""
     factor: Positive = 1.0
-    """RoPE scaling: positions are divided by this factor, so that longer texts use rotation angles
-    seen in training (GTE).
+    """RoPE scaling: positions are divided by this factor, so that the rotation angles of longer
+    texts are in the range seen in training (GTE).
     """
 
 
 class RelativePositions(Settings, frozen=True, tag_field="kind", tag="relative"):
-    """Learned bias of attention scores for each head and distance. Raffel et al. 2020, 2.1."""
+    """Learned bias for each head and distance, added to the attention scores (T5, MPNet).
+
+    Source: Raffel et al. 2020, 2.1.
+    """
 
     buckets: Buckets = 32
     """Number of distance buckets."""
     learned: bool = False
-    """Whether to add learned absolute positions (MPNet)."""
+    """Whether to also use a learned embedding of absolute positions (MPNet)."""
 
 
 class DisentangledPositions(Settings, frozen=True, tag_field="kind", tag="disentangled"):
-    """Learned vectors of distances in attention scores (DeBERTa). He et al. 2021, 3.1."""
+    """Learned distance vectors, which affect attention scores (DeBERTa). He et al. 2021, 3.1."""
 
     side_buckets: Buckets = 256
     """Number of distance buckets in each direction."""
     farthest: Count | None = None
-    """Distance from which all distances share a bucket. Default: `max_positions`."""
+    """All distances from this one on share a bucket. Default: `max_positions`."""
 
     def __post_init__(self) -> None:
         if self.farthest is not None and self.farthest <= self.side_buckets // 2 + 1:
             raise ValueError(
-                f"farthest must be greater than {self.side_buckets // 2 + 1}, half of "
-                f"side_buckets plus 1, got {self.farthest}; increase it or reduce side_buckets"
+                f"farthest must be greater than {self.side_buckets // 2 + 1} (side_buckets / 2 + "
+                f"1), got {self.farthest}; increase farthest or reduce side_buckets"
             )
 
 
@@ -80,87 +84,96 @@ Positions = (
 
 
 class NormSettings(Settings, frozen=True):
-    """Type and place of norms."""
+    """Settings of the normalization layers (norms)."""
 
     kind: Literal["layer", "rms"] = "layer"
-    """`layer` (LayerNorm), or `rms` (RMSNorm), which has no bias (T5)."""
+    """Type of the norms: `layer` for LayerNorm, or `rms` for RMSNorm, which has no bias (T5)."""
     place: Literal["post", "pre"] = "post"
-    """`post`, after residual connections (BERT); `pre`, before each sublayer (GPT-2, ModernBERT).
+    """Place of the norms: `post` for after each residual connection (BERT), or `pre` for before
+    each sublayer (GPT-2, ModernBERT).
     """
     eps: Positive = 1e-12
-    """Value added to the variance."""
+    """Value that is added to the variance, to avoid a division by zero."""
     bias: bool = True
-    """Whether to add biases to norms."""
+    """Whether norms have a bias."""
     embedding: bool = True
-    """Whether to normalize the embedding; `false` in GPT-2."""
+    """Whether the output of the embedding layer is normalized; `false` in GPT-2."""
     first: bool = True
-    """Whether to add a norm to the attention of the first layer; `false` in ModernBERT."""
+    """Whether the attention of the first layer has a norm; `false` in ModernBERT."""
     final: bool = False
-    """Whether to add a final norm after the last layer (GPT-2, ModernBERT)."""
+    """Whether a final norm follows the last layer (GPT-2, ModernBERT)."""
 
     def __post_init__(self) -> None:
         if self.kind == "rms" and self.bias:
             raise ValueError("bias is not supported by RMSNorm; set norm.bias = false")
         if self.place == "post" and not self.first:
-            raise ValueError('first = false requires place = "pre"; set it to true')
+            raise ValueError('first = false requires place = "pre"; set first = true')
 
 
 class WindowSettings(Settings, frozen=True):
-    """Local attention in some of the layers."""
+    """Settings of local attention, which some of the layers use."""
 
     tokens: Tokens
-    """Number of tokens on each side that local layers attend to."""
+    """Number of tokens on each side that a token attends to in layers with local attention."""
     global_every: Count = 3
-    """Layers 0, n, 2n, … use global attention, the others local attention."""
+    """Distance n between layers with global attention. Layers 0, n, 2n, … use global attention, and
+    all other layers use local attention.
+    """
     base: Base | None = None
-    """RoPE base in local layers. Default: the base of global layers."""
+    """RoPE base in layers with local attention. Default: the base of the other layers."""
 
 
 class AttentionSettings(Settings, frozen=True):
-    """Settings of attention, besides the number of heads."""
+    """Settings of attention, except the number of heads."""
 
     kv_heads: Count | None = None
-    """Number of key and value heads, each shared by heads / kv_heads query heads (grouped-query
+    """Number of key and value heads. Each is shared by heads / kv_heads query heads (grouped-query
     attention). Default: `heads`.
     """
     width: Count | None = None
     """Head dimension, K. Default: hidden / heads."""
     bias: bool = True
-    """Whether to add biases to the linear layers of attention."""
+    """Whether the linear layers of attention have biases."""
     scaled: bool = True
     """Whether to divide attention scores by √K; `false` in T5."""
     window: WindowSettings | None = None
-    """Local attention in some layers. By default every layer attends to the complete sequence."""
+    """Local attention in some layers. By default, every layer attends to the complete sequence."""
     causal: bool = False
     """Whether tokens attend only to themselves and earlier tokens (GPT, decoders)."""
     cross: bool = False
-    """Whether to add cross-attention to the states of an encoder to each layer (decoders)."""
+    """Whether each layer also attends to the hidden states of an encoder (cross-attention), as in
+    decoders.
+    """
     output_dropout: Share | None = None
-    """Dropout of the attention output, before the residual connection. Default: `dropout`; 0 in
-    DistilBERT.
+    """Dropout probability of the attention output, before the residual connection. Default:
+    `dropout`; 0 in DistilBERT.
     """
 
 
 class FeedForwardSettings(Settings, frozen=True):
-    """Settings of the feed-forward network, besides its size."""
+    """Settings of the feed-forward network, except its size."""
 
     activation: Literal["gelu", "gelu_tanh", "relu", "relu2", "silu"] = "gelu"
-    """Activation. `gelu` is exact, with erf (BERT); `relu2` is the square of ReLU."""
+    """Activation function. `gelu` is the exact GELU, which uses erf (BERT). `relu2` is the square
+    of ReLU.
+    """
     gated: bool = False
     """Whether to use a gated feed-forward network (GLU): activation(x W₁) · x W₂."""
     bias: bool = True
-    """Whether to add biases to the linear layers."""
+    """Whether the linear layers have biases."""
     up_bias: bool | None = None
-    """Whether to add a bias to the first linear layer. Default: `bias`; `false` in GTE."""
+    """Whether the first linear layer has a bias. Default: `bias`; `false` in GTE."""
     dropout: NamedRate = 0.0
-    """Dropout after the activation (BART); `"dropout"` in GTE."""
+    """Dropout probability after the activation (BART). `"dropout"` means the value of the setting
+    `dropout` (GTE).
+    """
 
 
 class ConvolutionSettings(Settings, frozen=True):
-    """Convolution of the embedding, which is added to the output of the first layer."""
+    """Settings of a convolution over the embeddings, which is added to the first layer's output."""
 
     tokens: Count = 3
-    """Kernel size in tokens, an odd number."""
+    """Kernel size in tokens. It must be odd."""
     activation: Literal["tanh", "gelu", "relu", "silu"] = "tanh"
     """Activation of the convolution; `gelu` in DeBERTa v2 xlarge."""
 
@@ -181,47 +194,50 @@ class HeadSettings(Settings, frozen=True):
     """Input of the pooler: the state of [CLS], the mean of all states, or the state of the last
     token (BART)."""
     norm: bool = False
-    """Whether to start every head with a dense layer, the pooler's activation and a norm."""
+    """Whether every head starts with a dense layer, the pooler's activation, and a norm
+    (ModernBERT).
+    """
     bias: bool = True
-    """Whether to add biases to the dense layers of heads."""
+    """Whether the dense layers of heads have biases."""
     dropout: Share | None = None
-    """Dropout before a classifier's last layer. Default: the model's `dropout`."""
+    """Dropout probability before the last layer of a classifier. Default: the model's `dropout`."""
     dense_dropout: NamedRate = 0.0
-    """Dropout before a classifier's dense layer."""
+    """Dropout probability before the dense layer of a classifier."""
     tag_dropout: NamedRate = "head.dropout"
-    """Dropout before the last layer of a token classifier."""
+    """Dropout probability before the last layer of the token classification head."""
     choose_dropout: NamedRate = "head.dropout"
-    """Dropout before the last layer of multiple choice."""
+    """Dropout probability before the last layer of the multiple-choice head."""
     answer_dropout: NamedRate = 0.0
-    """Dropout before the last layer of question answering."""
+    """Dropout probability before the last layer of the question answering head."""
     sop_dropout: NamedRate = 0.0
-    """Dropout before the last layer of sentence order prediction."""
+    """Dropout probability before the last layer of the sentence order prediction head."""
     lm_bias: bool = False
-    """Whether to add a bias to the LM head (Marian, BART)."""
+    """Whether the LM head has a bias (Marian, BART)."""
     lm_tied: bool = True
-    """Whether to use the token embedding as the output matrix of the LM head; `false` in many Llama
+    """Whether the LM head uses the token embedding as its output matrix; `false` in many Llama
     models.
     """
     lm_scaled: bool = False
-    """Whether to divide states by √D before the output matrix (`true` in T5, unless `lm_tied` is
-    `false`, as in T5 v1.1)."""
+    """Whether the LM head divides hidden states by √D before it multiplies them by the output
+    matrix (`true` in T5, unless `lm_tied` is `false`, as in T5 v1.1).
+    """
 
 
 class EncoderConfig(Settings, frozen=True):
-    """Settings of all encoders and decoders. Subclasses add settings of an architecture.
+    """Settings that all encoders and decoders share. Architectures add settings in subclasses.
 
-    Properties describe the architecture, so that other modules do not depend on its class.
+    Other modules read the properties of this class, so that they do not depend on an architecture.
     """
 
     encoder_class: ClassVar[str]
-    """Class of the encoder, as `module:attribute`."""
+    """Import path of the encoder's class, as `module:attribute`."""
     decoder_class: ClassVar[str]
-    """Class of the decoder, as `module:attribute`."""
+    """Import path of the decoder's class, as `module:attribute`."""
     is_sequential: ClassVar[bool] = False
-    """Whether a layer computes the state of each token from the state of the token before it."""
+    """Whether layers are recurrent: a token's state depends on the state of the previous token."""
 
     vocab: Count
-    """Number of token embeddings, V."""
+    """Vocabulary size V: the number of token embeddings."""
     hidden: Count = 768
     """Hidden size, D."""
     layers: Annotated[int, Meta(ge=1, le=1000)] = 12
@@ -229,28 +245,31 @@ class EncoderConfig(Settings, frozen=True):
     max_positions: Count = 512
     """Maximum sequence length in tokens, including special tokens."""
     pad_id: Annotated[int, Meta(ge=0)] = 0
-    """Id of the padding token. Packed batches contain no padding, but RoBERTa checkpoints start
-    positions at pad + 1, and MPNet requires 1.
+    """Id of the padding token. Packed batches contain no padding, but checkpoints depend on the id:
+    RoBERTa numbers positions from `pad_id` + 1, and MPNet requires the id 1.
     """
     dropout: Share = 0.1
-    """Dropout of embeddings and before residual connections."""
+    """Dropout probability of embeddings, and of sublayer outputs before residual connections."""
     head: HeadSettings = HeadSettings()
 
     def rate(self, path: str) -> float:
-        """Return a dropout probability by the path of its setting, which may name another one."""
+        """Return the dropout probability of the setting with this path.
+
+        If the value is the name of another setting, return the probability of that setting.
+        """
         value = at(self, path)
         if value is None:
             return self.dropout
         return self.rate(value) if isinstance(value, str) else float(value)
 
     def check_decoder(self, decoder: EncoderConfig) -> None:
-        """Check that a decoder of the same architecture fits the encoder.
+        """Check that a decoder of the same architecture can be combined with this encoder.
 
         Args:
             decoder: Settings of the decoder.
 
         Raises:
-            ConfigError: If the decoder does not fit.
+            ConfigError: If the settings of the decoder are not compatible with the encoder.
         """
         if decoder.hidden != self.hidden:
             raise ConfigError(
@@ -274,17 +293,17 @@ class EncoderConfig(Settings, frozen=True):
 
     @property
     def learned_positions(self) -> int:
-        """Number of position embeddings."""
+        """Number of learned position embeddings."""
         return 0
 
     @property
     def depths(self) -> tuple[int, ...]:
-        """Index of the weights that each layer uses."""
+        """For each layer, the index of the weights that it uses."""
         return tuple(range(self.layers))
 
     @property
     def is_causal(self) -> bool:
-        """Whether a state depends on its own token and earlier tokens only."""
+        """Whether the hidden state of a token depends only on this token and on earlier tokens."""
         return False
 
     @property
@@ -294,7 +313,7 @@ class EncoderConfig(Settings, frozen=True):
 
     @property
     def embedding_std(self) -> float | None:
-        """Standard deviation of a new token embedding. None means the value of other matrices."""
+        """Standard deviation of a new token embedding, or None if it is as for other matrices."""
         return None
 
 
@@ -305,34 +324,34 @@ class TransformerConfig(EncoderConfig, frozen=True):
     decoder_class: ClassVar[str] = encoder_class
 
     embedding: Count | None = None
-    """Size of the token embedding, E. Default: `hidden`. If it differs, a dense layer projects the
-    embedding (ALBERT, ELECTRA).
+    """Size of the token embedding, E. Default: `hidden`. If it differs from `hidden`, a dense layer
+    projects embeddings to the hidden size (ALBERT, ELECTRA).
     """
     scale_embedding: bool = False
     """Whether to multiply the token embedding by √E (Vaswani et al. 2017, section 3.4)."""
     layer_sharing: tuple[int, ...] | None = None
-    """Index of the weights of each layer, from 0; all 0 in ALBERT. By default each layer has its
-    own weights.
+    """For each layer, the index of the weights that it uses, starting at 0; all 0 in ALBERT. By
+    default, each layer has its own weights.
     """
     heads: Count = 12
     """Number of attention heads per layer, H."""
     intermediate: Count = 3072
-    """Inner size of the feed-forward network."""
+    """Intermediate size of the feed-forward networks."""
     token_types: Annotated[int, Meta(ge=0)] = 2
     """Number of segment embeddings: 2 for sentences A and B, or 0 for none."""
     attention_dropout: Share = 0.1
-    """Dropout of attention weights."""
+    """Dropout probability of attention weights."""
     positions: Positions = LearnedPositions()
-    """Position encoding."""
+    """Type of the position encoding, and its settings."""
     norm: NormSettings = NormSettings()
-    """Normalization of the embedding and of the layers."""
+    """Normalization layers after the embedding and in the layers."""
     attention: AttentionSettings = AttentionSettings()
     """Settings of attention."""
     feedforward: FeedForwardSettings = FeedForwardSettings()
     """Settings of the feed-forward networks."""
     convolution: ConvolutionSettings | None = None
-    """Convolution of the embedding, added to the output of the first layer (DeBERTa v2 xlarge).
-    Default: none.
+    """Convolution over the embeddings, which is added to the output of the first layer (DeBERTa v2
+    xlarge). By default, there is none.
     """
 
     def __post_init__(self) -> None:
@@ -347,12 +366,12 @@ class TransformerConfig(EncoderConfig, frozen=True):
         rotary = isinstance(self.positions, RotaryPositions)
         if rotary and self.head_width % 2:
             raise ValueError(
-                "rotary positions require an even head dimension, hidden / heads, "
+                "rotary positions require an even head dimension (hidden / heads), "
                 f"got {self.head_width}"
             )
         window = self.attention.window
         if window is not None and window.base is not None and not rotary:
-            raise ValueError("attention.window.base requires rotary positions; remove it")
+            raise ValueError("attention.window.base requires rotary positions; remove the base")
         if len(self.depths) != self.layers:
             raise ValueError(
                 f"layer_sharing must have one index per layer ({self.layers}), "
@@ -366,9 +385,9 @@ class TransformerConfig(EncoderConfig, frozen=True):
     def check_decoder(self, decoder: EncoderConfig) -> None:
         super().check_decoder(decoder)
         if not decoder.attends_to_source:
-            raise ConfigError("decoder.attention.cross must be true in a decoder; set it")
+            raise ConfigError("decoder.attention.cross must be true; set it to true")
         if self.attention.cross:
-            raise ConfigError("attention.cross is not supported in an encoder; remove it")
+            raise ConfigError("attention.cross is not supported in an encoder; set it to false")
 
     @property
     def width(self) -> int:
@@ -405,14 +424,14 @@ class TransformerConfig(EncoderConfig, frozen=True):
 
     @property
     def embedding_std(self) -> float | None:
-        # T5 divides states by √D before the tied LM head. With a smaller embedding, the logits
-        # would be nearly equal for many steps.
+        # T5 divides hidden states by √D before the tied LM head. If the initial embedding were
+        # smaller, all logits would remain nearly equal for many training steps.
         # Source: google-research/text-to-text-transfer-transformer.
         return 1.0 if self.head.lm_scaled else None
 
     @property
     def windows(self) -> tuple[int | None, ...]:
-        """Attention window of each layer, in tokens on each side. None means global attention."""
+        """Attention window of each layer: the number of tokens on each side, or None if global."""
         window = self.attention.window
         if window is None:
             return (None,) * self.layers

@@ -1,4 +1,4 @@
-"""Embedding layer: the sum of token, position and segment embeddings.
+"""Embedding layer: the sum of token, position, and segment embeddings.
 
 Source: Devlin et al. 2019, figure 2.
 """
@@ -19,7 +19,11 @@ from bertkit.nn.embedding import EmbeddingTable, sinusoids
 
 
 class TokenEmbedding(nn.Module):
-    """Token embedding with dropout, multiplied by √E if scaled. Shapes: (N,) ids -> (N, E)."""
+    """Token embedding with dropout. If `scaled`, vectors are multiplied by √E.
+
+    Shapes:
+        (N,) ids -> (N, E).
+    """
 
     def __init__(self, vocab: int, width: int, dropout: float, *, scaled: bool) -> None:
         super().__init__()
@@ -38,9 +42,12 @@ class TokenEmbedding(nn.Module):
 
 
 class Embedding(TokenEmbedding):
-    """Sum of up to three embeddings, normalized and projected to D.
+    """Sum of the token, position, and segment embeddings, normalized and projected to size D.
 
-    Shapes: (N,) ids -> (N, D). Source of the projection: Lan et al. 2020, section 3.1.
+    The projection is omitted if the embeddings have size D. Source: Lan et al. 2020, section 3.1.
+
+    Shapes:
+        (N,) ids -> (N, D).
     """
 
     def __init__(self, config: TransformerConfig) -> None:
@@ -53,10 +60,10 @@ class Embedding(TokenEmbedding):
         self.widen = nn.Linear(width, config.hidden) if width != config.hidden else None
 
     def parts(self, batch: Batch) -> dict[str, Tensor]:
-        """Return the embeddings by name.
+        """Return the embeddings that are added, by name.
 
         Shapes:
-            (N, E) each, or (E,) if it is the same for all tokens.
+            (N, E) each, or (E,) if an embedding is the same for all tokens.
         """
         vectors = {"token": self.vectors(batch)}
         if self.positions is not None:
@@ -65,7 +72,7 @@ class Embedding(TokenEmbedding):
             waves = sinusoids(batch.layout.positions, self.tokens.embedding_dim)
             vectors["position"] = waves.to(vectors["token"].dtype)
         if self.types is not None:
-            # RoBERTa has one embedding for all segments.
+            # RoBERTa has only one segment embedding, which all tokens use.
             is_single = self.types.num_embeddings == 1
             vectors["segment"] = self.types.weight[0] if is_single else self.types(batch.types)
         return vectors

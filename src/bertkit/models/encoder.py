@@ -1,4 +1,4 @@
-"""Interface of encoders and decoders."""
+"""Base classes of encoders and decoders."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bertkit.models.embedding import TokenEmbedding
 class Encoder(nn.Module):
     """Base class of encoders and decoders, which compute hidden states of packed tokens.
 
-    A decoder receives the output of `memory` as an argument of the same name.
+    The output of the encoder's method `memory` is passed to the decoder as the argument `memory`.
 
     Shapes:
         A batch of N tokens -> (N, D).
@@ -25,36 +25,36 @@ class Encoder(nn.Module):
     config: EncoderConfig
     embedding: TokenEmbedding
     learning_rate: float | None = None
-    """Default peak learning rate of fine-tuning. None: it depends on the hidden size."""
+    """Default peak learning rate of fine-tuning. If None, it depends on the hidden size."""
 
     def memory(self, source: Batch) -> Any:
-        """Return the input for a decoder of the same architecture. Default: the hidden states."""
+        """Compute the input for a decoder. By default, this is the hidden states."""
         return self(source)
 
     def precompute(self, features: Sequence[Any]) -> list[Any]:
-        """Return features of a task with the encodings for training. Default: unchanged.
+        """Prepare the encoded examples of a task for training. By default, return them unchanged.
 
-        Encoders of frozen features replace token ids by the features.
+        Encoders with frozen input features replace the token ids by these input features.
         """
         return list(features)
 
     def save_input(self, folder: Path, tokenizer: Any) -> None:
-        """Save what converts texts to the input of the encoder. Default: the tokenizer."""
+        """Save the files that convert texts to the encoder's input, by default the tokenizer."""
         tokenizer.save(folder, segments=self.config.token_types > 1)
 
 
 class FeatureEncoder(Encoder):
-    """Base class of encoders with frozen input features, which extensions define."""
+    """Base class of encoders with frozen input features. Extensions define subclasses."""
 
     learning_rate = 3e-3
     """Default peak learning rate. It is high because the layers are newly initialized."""
     embedding: Any
-    """Module that combines the features; they have no token embedding."""
+    """Module that combines the features, instead of a token embedding."""
     features: Any
-    """The frozen features, which copies of the encoder share."""
+    """The frozen features. Copies of the encoder share them."""
 
     def build_head(self, name: str, labels: Sequence[str]) -> nn.Module:
-        """Return a new head of `HEADS`.
+        """Build a new head with one of the names in `HEADS`.
 
         Raises:
             ConfigError: If the head is not supported.

@@ -1,15 +1,19 @@
 """FLOPs of a training step, and the peak FLOP/s of GPUs.
 
-MFU, model FLOPs utilization, is the fraction of a device's peak that the model itself needs:
+MFU (model FLOPs utilization) is the fraction of a device's peak FLOP/s that the computations of the
+model need:
 
     MFU = (6 Σ weights · rows + 12 L H K Σ T²) / (seconds · peak)
 
-Weights are the elements of matrices. Rows are the inputs of a matrix: all tokens in the layers, the
-masked positions in an MLM head, one per sequence in a sequence head. T is the length of each
-sequence; with a window of w tokens on each side, a token attends to at most 2w + 1 tokens. The
-factor 6 is 2, for a multiplication and an addition, times 3: the forward pass, and the gradients of
-inputs and of weights. Source: Chowdhery et al. 2022, appendix B, where weights are N and K is Q.
-Like there, tokens of a causal model count as if they attended to all others.
+The first sum is over all matrices. `weights` is the number of elements of a matrix. `rows` is the
+number of vectors that are multiplied by it: all tokens in a layer, the masked tokens in an MLM
+head, and one vector per sequence in a sequence head. The second sum is over all sequences, of
+length T. If local attention has a window of w tokens on each side, a token attends to at most
+2w + 1 tokens instead of T. The factor 6 is 2 (a multiplication and an addition) times 3 (the
+forward pass, the gradient of the inputs, and the gradient of the weights).
+
+Source: Chowdhery et al. 2022, appendix B, in which N stands for the weights, and Q for K. As in
+this source, each token of a causal model is counted as if it attended to all tokens.
 """
 
 from __future__ import annotations
@@ -47,18 +51,18 @@ PEAKS = {
     "RTX 3090": 71e12,
     "MI300X": 1307e12,
 }
-"""Peak FLOP/s of GPUs in bf16 without sparsity, with fp32 accumulation, by words of the name.
+"""Words in the name of a GPU -> its peak FLOP/s in bf16 with fp32 accumulation, without sparsity.
 
-Source: the makers' data sheets, of which values "with sparsity" are halved. For GeForce cards, the
-white papers of GA102 (2020), AD102 (2022) and Blackwell (2025).
+Source: the manufacturers' data sheets. Values that are given "with sparsity" are halved. The source
+for GeForce cards is the white papers on GA102 (2020), AD102 (2022), and Blackwell (2025).
 """
 
 OTHER_VARIANTS = {"MIG", "Laptop", "Max", "D"}
-"""Words in the names of a part of a GPU, or of a different GPU."""
+"""Words that mark the name of a partition of a GPU, or of a variant with a different peak."""
 
 
 def known_peak(name: str) -> float | None:
-    """Return the peak FLOP/s of a GPU in bf16, or None if the table does not contain it."""
+    """Return the peak FLOP/s of a GPU in bf16, or None if the GPU is not in the table."""
     words = set(name.replace("-", " ").split())
     if words & OTHER_VARIANTS:
         return None
@@ -66,14 +70,14 @@ def known_peak(name: str) -> float | None:
 
 
 def peak_of(device: str, dtype: torch.dtype) -> float | None:
-    """Return the peak FLOP/s of a device, or None if it is unknown: for CPUs, and for fp32."""
+    """Return the peak FLOP/s of a device, or None if unknown, as for CPUs and for fp32."""
     if not device.startswith("cuda") or dtype != torch.bfloat16:
         return None
     return known_peak(torch.cuda.get_device_name(device))
 
 
 class Flops:
-    """FLOPs of a forward and a backward pass over a batch.
+    """Counter of the FLOPs that a forward and a backward pass over a batch need.
 
     Args:
         model: The model.
@@ -129,7 +133,10 @@ def _matrix_size(module: nn.Module) -> int:
 
 
 def _weights_per_token(stack: Transformer) -> int:
-    """Return the number of weights that each token uses; shared weights count in each layer."""
+    """Return the number of weights that each token is multiplied by.
+
+    Weights that several layers share are counted once for each layer.
+    """
     widen = stack.embedding.widen
     blocks = sum(_matrix_size(stack.blocks[index]) for index in stack.config.depths)
     return blocks + (0 if widen is None else _matrix_size(widen))
@@ -145,12 +152,12 @@ def _row_type(head: nn.Module) -> str:
 
 
 def _attention(config: TransformerConfig, layout: Packed, window: int | None = None) -> int:
-    """Return H · K times the number of pairs of tokens that attend, summed over all layers."""
+    """Return H · K times the number of pairs of a query and a key, summed over all layers."""
     windows = [min_window(layer_window, window) for layer_window in config.windows]
     limits = [layout.longest if w is None else 2 * w + 1 for w in windows]
     pairs = sum(length * min(length, limit) for limit in limits for length in layout.lengths)
     width: int = config.heads * config.head_width
-    # Two more dot products for each score.
+    # Disentangled attention computes two more dot products for each score.
     if isinstance(config.positions, DisentangledPositions):
         width *= 2
     return width * pairs

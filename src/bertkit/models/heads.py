@@ -1,4 +1,4 @@
-"""Heads: modules that compute outputs from the last hidden states."""
+"""Heads: modules that compute the outputs of a task from the last hidden states."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from bertkit.nn.pooling import POOLINGS, Dense, Pool, Pooling, last
 
 
 class LanguageModelHead(nn.Module):
-    """Base class of language modeling heads, which compute token logits.
+    """Base class of language modeling heads, which compute logits over the vocabulary.
 
     By default, the output matrix is the token embedding (tied weights).
 
@@ -39,7 +39,8 @@ class LanguageModelHead(nn.Module):
 
     def __init__(self, tied: nn.Embedding) -> None:
         super().__init__()
-        # The tuple keeps the embedding out of this module's parameters: it is the encoder's.
+        # In a tuple, the embedding is not a parameter of this module, because it belongs to the
+        # encoder.
         self.tied = (tied,)
 
     @property
@@ -48,7 +49,7 @@ class LanguageModelHead(nn.Module):
         return self.tied[0].weight
 
     def features(self, states: Tensor, batch: Batch) -> Tensor:
-        """Compute the input of the output matrix. Shapes: (N, D) -> (P, E)."""
+        """Compute the vectors that the output matrix is applied to. Shapes: (N, D) -> (P, E)."""
         raise NotImplementedError
 
     def forward(self, states: Tensor, batch: Batch) -> Tensor:
@@ -58,8 +59,8 @@ class LanguageModelHead(nn.Module):
 class MaskedLM(LanguageModelHead):
     """Masked language modeling head: logits of the M masked tokens. Shapes: (N, D) -> (M, V).
 
-    Source: Devlin et al. 2019, section 3.1, task 1; `get_masked_lm_output` of google-research/bert
-    for the dense layer and norm.
+    Source: Devlin et al. 2019, section 3.1, task 1. The dense layer and the norm come from
+    `get_masked_lm_output` in google-research/bert.
     """
 
     bias: Tensor
@@ -69,12 +70,12 @@ class MaskedLM(LanguageModelHead):
         self.dense = nn.Linear(config.hidden, config.width, config.head.bias)
         self.norm = norm_of(config.norm, config.width)
         self.bias = nn.Parameter(torch.zeros(config.vocab))
-        # ModernBERT has the same dense layer, activation and norm in all heads.
+        # If `head.norm` is set, all heads have the same activation, as in ModernBERT.
         activation = (config.head if config.head.norm else config.feedforward).activation
         self.activation = ACTIVATIONS[config.head.mlm_activation or activation]
 
     def features(self, states: Tensor, batch: Batch) -> Tensor:
-        """Apply a dense layer, an activation and a norm to the states. Shapes: (N, D) -> (M, E)."""
+        """Apply a dense layer, an activation, and a norm to states. Shapes: (N, D) -> (M, E)."""
         selected = _select_tokens(states, batch)
         rows = pad_to_tiles(selected) if torch.is_grad_enabled() else selected
         out: Tensor = self.norm(self.activation(self.dense(rows)))
@@ -94,7 +95,7 @@ class CausalLM(LanguageModelHead):
         self.output = None if config.head.lm_tied else nn.Parameter(torch.zeros(shape))
         self.scale = config.hidden**-0.5 if config.head.lm_scaled else None
         self.output_layer: nn.Module | None = None
-        """Optimized linear layer of the output matrix, set by `Engine`."""
+        """Optimized linear layer with the output matrix. `Engine` sets it."""
 
     @property
     def weight(self) -> Tensor:
@@ -102,7 +103,11 @@ class CausalLM(LanguageModelHead):
         return super().weight if self.output is None else self.output
 
     def features(self, states: Tensor, batch: Batch) -> Tensor:
-        """Scale the states by 1/√D if `head.lm_scaled`. Shapes: (N, D) -> (P, D)."""
+        """Select the states, and divide them by √D if `head.lm_scaled` is set.
+
+        Shapes:
+            (N, D) -> (P, D).
+        """
         selected = _select_tokens(states, batch)
         return selected if self.scale is None else selected * self.scale
 
@@ -114,7 +119,7 @@ class CausalLM(LanguageModelHead):
 
 
 class Transform(nn.Module):
-    """Dense layer with activation, and a norm if `head.norm`. Shapes: (…, D) -> (…, D)."""
+    """Dense layer, activation, and a norm if `head.norm` is set. Shapes: (…, D) -> (…, D)."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
@@ -128,7 +133,7 @@ class Transform(nn.Module):
 
 
 class Pooler(nn.Module):
-    """Pooling of each sequence to one state, then a dense layer. Shapes: (N, D) -> (S, D)."""
+    """Pooling of each sequence to one state, and a dense layer. Shapes: (N, D) -> (S, D)."""
 
     def __init__(self, config: TransformerConfig, dropout: float = 0.0) -> None:
         super().__init__()
@@ -143,16 +148,16 @@ class Pooler(nn.Module):
 
 
 class Classifier(nn.Module):
-    """Sequence classification head on the pooled state. Shapes: (N, D) -> (S, L).
+    """Sequence classification head that uses the pooled state. Shapes: (N, D) -> (S, L).
 
-    The outputs are the logits of L classes; with L = 1, the value of a regression or the score of a
-    choice. Next sentence prediction and sentence order prediction use L = 2.
+    The outputs are the logits of L classes. If L = 1, the output is the value of a regression or
+    the score of a choice. Next sentence prediction and sentence order prediction use L = 2.
 
     Args:
         config: Settings of the encoder.
         labels: Number of outputs, L.
         first: Dropout probability before the pooler's dense layer.
-        last: Dropout probability after it.
+        last: Dropout probability after the pooler.
 
     Source: Devlin et al. 2019, sections 4.1 and 4.4. The dropout of each family follows
     transformers, because the papers do not specify it.
@@ -176,9 +181,7 @@ class Classifier(nn.Module):
 
 
 class CausalClassifier(nn.Module):
-    """Sequence classification head of causal models, applied to the last token.
-
-    The linear layer has no bias.
+    """Sequence classification head of causal models: a linear layer without bias on the last token.
 
     Shapes:
         (N, D) -> (S, L).
@@ -201,14 +204,15 @@ class CausalClassifier(nn.Module):
 
 
 class VectorClassifier(Pool):
-    """Linear classification head on sentence embeddings. Shapes: (N, D) -> (S, L).
+    """Linear classifier of sentence embeddings. Shapes: (N, D) -> (S, L).
 
     Source: Tunstall et al. 2022, section 3 (logistic regression on the embeddings).
     """
 
     def __init__(self, pooling: Pooling, hidden: int, labels: int) -> None:
         dense = pooling.dense
-        # A new dense layer of the same shape, so that training does not change the given one.
+        # The head gets a new dense layer of the same shape, so that training does not change the
+        # layer of `pooling`.
         if dense is not None:
             bias, width = dense.linear.bias is not None, dense.linear.out_features
             dense = Dense(hidden, width, dense.activation, bias=bias)
@@ -220,7 +224,11 @@ class VectorClassifier(Pool):
         return self.out.out_features
 
     def vectors(self, states: Tensor, batch: Batch) -> Tensor:
-        """Compute the sentence embeddings. Shapes: (N, D) -> (S, D), or the dense layer's size."""
+        """Compute the sentence embeddings.
+
+        Shapes:
+            (N, D) -> (S, D), or (S, output size of the dense layer).
+        """
         return super().forward(states, batch)
 
     def forward(self, states: Tensor, batch: Batch) -> Tensor:
@@ -261,7 +269,7 @@ class CRFTagger(Tagger):
 
 
 class ReplacedTokens(nn.Module):
-    """Replaced token detection head: a logit per token. Shapes: (N, D) -> (N,).
+    """Replaced token detection head, which computes one logit per token. Shapes: (N, D) -> (N,).
 
     Source: Clark et al. 2020, section 3.1 (the discriminator).
     """
@@ -278,7 +286,10 @@ class ReplacedTokens(nn.Module):
 
 
 class SpanHead(nn.Module):
-    """Extractive question answering head: start and end logits. Shapes: (N, D) -> (N, 2).
+    """Extractive question answering head, which computes the logits of the answer's start and end.
+
+    Shapes:
+        (N, D) -> (N, 2).
 
     Source: Devlin et al. 2019, section 4.2.
     """

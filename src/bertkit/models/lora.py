@@ -19,45 +19,50 @@ from bertkit.nn.feedforward import FeedForward
 from bertkit.nn.lora import LoRALinear
 
 ATTRIBUTES = {"qkv": ("qkv", "q", "kv"), "out": ("out",), "up": ("up",), "down": ("down",)}
-"""Setting -> attributes of linear layers. Queries, keys and values can be separate layers."""
+"""Value in `LoRA.layers` -> attributes of the linear layers that get an adapter. Queries, keys, and
+values may have separate layers.
+"""
 
 
 class LoRA(Settings, frozen=True):
-    """Low-rank adapters, which are trained instead of the weights: Hu et al. 2021."""
+    """Settings of low-rank adapters, which are trained instead of weights. Hu et al. 2021."""
 
     rank: Annotated[int, Meta(ge=0)] = 0
     """Rank of the adapters (LoRA), which are trained instead of the model's weights. 0 disables
     them.
     """
     alpha: Positive = 16.0
-    """Scale: the output of an adapter is multiplied by alpha / rank."""
+    """Scale of the adapters. The output of an adapter is multiplied by alpha / rank."""
     dropout: Rate = 0.0
-    """Dropout of the input of the adapters."""
+    """Dropout probability of the adapters' input."""
     layers: tuple[Literal["qkv", "out", "up", "down"], ...] = ("qkv", "out", "up", "down")
-    """Linear layers with adapters, in attention and in feed-forward networks."""
+    """Linear layers of attention (qkv, out) and of feed-forward networks (up, down) that get an
+    adapter.
+    """
 
 
 LORA_RATE = 10.0
-"""Ratio of the learning rates of adapters and of a complete model (notes/2026-11.md, 2026-11-28).
+"""Factor by which the default learning rate is higher for adapters than for a complete model
+(notes/2026-11.md, 2026-11-28).
 """
 
 
 def rate_factor(rank: int, *, head: str, batching: str) -> float:
-    """Return the factor of default learning rates.
+    """Return the factor by which the default learning rate is multiplied.
 
-    It is `LORA_RATE` with adapters, and 1 without. It is also 1 in tasks for which it was not
-    tested: generation, and losses that compare the texts of a step.
+    It is `LORA_RATE` if adapters are trained, and 1 otherwise. It is also 1 for tasks for which
+    `LORA_RATE` was not tested: generation, and losses that compare all texts of a training step.
 
     Args:
-        rank: Rank of the adapters.
+        rank: Rank of the adapters, or 0 without adapters.
         head: Name of the task's head.
-        batching: Batching of the task.
+        batching: How the task forms batches.
     """
     return LORA_RATE if rank and head != "lm" and batching != "step" else 1.0
 
 
 def freeze(model: Model, layers: int) -> None:
-    """Exclude the embedding and the lowest layers from training.
+    """Freeze the embedding and the lowest layers, so that training does not change them.
 
     Args:
         model: The model.
@@ -72,7 +77,7 @@ def freeze(model: Model, layers: int) -> None:
         return
     if len(set(model.config.depths)) < model.config.layers:
         raise ConfigError(
-            "frozen_layers is not supported by models whose layers share weights; remove it"
+            "frozen_layers is not supported by models whose layers share weights; set it to 0"
         )
     depth_of = depths([name for name, _ in model.named_parameters()])
     for name, weight in model.named_parameters():
@@ -80,15 +85,15 @@ def freeze(model: Model, layers: int) -> None:
 
 
 def unfreeze(model: Model, learned: Collection[str], epoch: int) -> int:
-    """Train only the weights of the layers that an epoch includes: gradual unfreezing.
+    """Select the layers to train in an epoch (gradual unfreezing).
 
-    Epoch 0 trains the heads. Each further epoch adds a layer from the top, and finally the
-    embedding. Source: Howard & Ruder 2018, section 3.3.
+    Epoch 0 trains only the heads. Each later epoch also trains the next layer from the top, and
+    finally the embedding. Source: Howard & Ruder 2018, section 3.3.
 
     Args:
         model: The model.
-        learned: Names of all weights to train.
-        epoch: The epoch, from 0.
+        learned: Names of all weights that the whole training includes.
+        epoch: Number of the epoch, starting at 0.
 
     Returns:
         The number of layers that are still frozen.
@@ -102,15 +107,16 @@ def unfreeze(model: Model, learned: Collection[str], epoch: int) -> int:
 
 
 LOWEST = ("encoder.embedding.", "encoder.relative.", "encoder.distances.", "encoder.convolution.")
-"""Prefixes of the weights that the first layer uses."""
+"""Prefixes of the names of weights that the first layer uses, but that belong to no layer."""
 _LAYER = re.compile(r"encoder\.(?:blocks\.(\d+)\.|lstm\.\w+_l(\d+))")
 
 
 def depths(names: Collection[str]) -> dict[str, int]:
-    """Return the depth of each weight by its name.
+    """Return the depth of each weight, by name.
 
-    The embedding has depth 0, like all other weights that the first layer uses. The layers follow,
-    the last of which includes the final norm. Heads and the decoder follow after them.
+    The embedding and the other weights in `LOWEST` have depth 0. The layers have the depths 1, 2,
+    and so on. The final norm has the depth of the last layer. Heads and the decoder have the next
+    depth after it.
 
     Raises:
         ValueError: If an encoder weight has no depth.
@@ -126,7 +132,7 @@ def depths(names: Collection[str]) -> dict[str, int]:
         elif name.startswith("encoder.norm."):
             depth_of[name] = last
         elif name.startswith("encoder."):
-            raise ValueError(f"{name}: encoder weight without a depth")
+            raise ValueError(f"{name}: the depth of this encoder weight is unknown")
         else:
             depth_of[name] = last + 1
     return depth_of
@@ -135,17 +141,17 @@ def depths(names: Collection[str]) -> dict[str, int]:
 def add_lora(
     model: Model, lora: LoRA, sizes: Callable[[str, int], Sequence[int]], *, frozen_layers: int
 ) -> None:
-    """Add adapters to the layers of a model; only they and the heads are trained.
+    """Add adapters to a model, and freeze all other weights except those of heads.
 
     Args:
-        model: The model. Its language model head is not trained.
+        model: The model. If it has a language model head, the head is frozen as well.
         lora: Settings of the adapters.
-        sizes: Function that returns the sizes of the parts of a weight, from its name and number of
-            rows.
-        frozen_layers: Number of the lowest layers of the encoder without adapters.
+        sizes: Function that takes the name and the number of rows of a weight, and returns the
+            number of rows of each of its parts.
+        frozen_layers: Number of layers of the encoder, from the lowest, that get no adapters.
 
     Raises:
-        ConfigError: If no layer is left, or the model is not a Transformer.
+        ConfigError: If no layer gets an adapter, or the model is not a Transformer.
     """
     if not isinstance(model.encoder, Transformer):
         raise ConfigError(f"lora.rank requires a Transformer, got {type(model.encoder).__name__}")
@@ -167,16 +173,16 @@ def add_lora(
             )
             setattr(part, name, adapted)
     if not adapters(model):
-        raise ConfigError("lora.layers: no layer is left for an adapter; add one")
+        raise ConfigError("lora.layers: no layer is left for an adapter; add a layer")
 
 
 def adapters(model: Model) -> dict[str, LoRALinear]:
-    """Return the layers with adapters, by name."""
+    """Return the linear layers that have an adapter, by name."""
     return {name: part for name, part in model.named_modules() if isinstance(part, LoRALinear)}
 
 
 def merged(model: Model) -> Model:
-    """Return a copy with adapters merged into the weights, or the model itself if it has none."""
+    """Return a copy with merged adapters, or the model itself if it has no adapters."""
     return merge(copy.deepcopy(model)) if adapters(model) else model
 
 

@@ -50,13 +50,14 @@ BERTKIT_HEADS = ("vector",)
 """Heads that no model family defines. Checkpoints store their weights under bertkit's names."""
 
 SEQUENCE_HEADS = ("classify", "choose")
-"""Heads with an output per sequence. In causal models, it is computed from the last token."""
+"""Heads with one output per sequence. In causal models, they compute it from the last token."""
 
 T = TypeVar("T")
 
 
 HeadMaker = Callable[[Any], nn.Module]
-"""Function that builds a custom head for the given encoder or decoder."""
+"""Function that builds a custom head. Its argument is the decoder, if there is one, or the encoder.
+"""
 
 
 class Model(nn.Module):
@@ -64,8 +65,8 @@ class Model(nn.Module):
 
     Args:
         encoder: The encoder.
-        heads: Heads by name. Their input is the states of the decoder, if there is one, else of the
-            encoder.
+        heads: Heads by name. Their input is the hidden states of the decoder, if there is one, or
+            of the encoder.
         decoder: The decoder of an encoder-decoder model.
 
     Raises:
@@ -82,7 +83,9 @@ class Model(nn.Module):
         self.decoder = decoder
         self.heads = nn.ModuleDict(dict(heads))
         self.faster_layers: Callable[[Batch], Tensor | None] | None = None
-        """Faster implementation of the encoder, which returns None for batches to skip."""
+        """Faster implementation of the encoder. It returns None for batches that it leaves to the
+        encoder.
+        """
 
     @property
     def config(self) -> EncoderConfig:
@@ -103,23 +106,24 @@ class Model(nn.Module):
 
     @property
     def causal(self) -> bool:
-        """Whether the model is decoder-only: states depend only on their own and earlier tokens."""
+        """Whether the model is decoder-only, so that tokens do not attend to later tokens."""
         return self.decoder is None and self.config.is_causal
 
     def states(self, batch: Batch) -> Tensor:
-        """Compute the last hidden states of the decoder, if there is one, else of the encoder.
+        """Compute the hidden states that are the input of the heads.
 
-        They are the input of the heads.
+        These are the last hidden states of the decoder, if there is one, or of the encoder.
 
         Args:
-            batch: The batch. If the model has a decoder, `batch.source` is the encoder's input. By
-                default, encoder and decoder of BART read the same text.
+            batch: The batch. If the model has a decoder, `batch.source` is the input of the
+                encoder. For BART, the source may be None. The encoder and the decoder then read the
+                same text.
 
         Returns:
             Hidden states.
 
         Shapes:
-            returns (N, D).
+            returns: (N, D).
         """
         if self.decoder is None:
             return self.encoder_states(batch)
@@ -130,10 +134,13 @@ class Model(nn.Module):
         return states
 
     def encoder_states(self, batch: Batch) -> Tensor:
-        """Return the last hidden states of the encoder.
+        """Compute the last hidden states of the encoder.
 
         Args:
             batch: The batch.
+
+        Returns:
+            Hidden states.
 
         Shapes:
             returns: (N, D).
@@ -151,8 +158,9 @@ class Model(nn.Module):
 
         Args:
             batch: The batch.
-            compute: Function to call instead, with the model and the batch. Training passes its
-                objective, so that wrappers of the module (such as DDP) work.
+            compute: Function that is called with the model and the batch instead of the heads.
+                Training passes its objective, because wrappers of the module (such as DDP) require
+                that all computation happens within `forward`.
 
         Returns:
             The output of each head by name, or the result of `compute`.
@@ -174,7 +182,7 @@ class Model(nn.Module):
         """Return a model with the same weights and additional heads.
 
         Args:
-            heads: Heads by name. They replace heads of the same name.
+            heads: Heads by name. They replace existing heads of the same name.
         """
         return Model(self.encoder, {**dict(self.heads.items()), **heads}, self.decoder)
 
@@ -190,9 +198,10 @@ def build(
 
     Args:
         config: Settings of the encoder.
-        heads: Names of heads of `HEADS`, or the functions that build heads, by name.
-        labels: Names of the outputs of `classify`, `tag`, `crf` and `vector`.
-        decoder: Settings of the decoder.
+        heads: Names of built-in heads (see `HEADS`), or a mapping from names to functions that
+            build heads.
+        labels: Names of the outputs of the heads `classify`, `tag`, `crf`, and `vector`.
+        decoder: Settings of the decoder, if the model has one.
 
     Returns:
         The model, on the CPU.
@@ -219,18 +228,19 @@ def empty(
     pooling: Pooling | None = None,
     build: Callable[[Any], Encoder] | None = None,
 ) -> Model:
-    """Build a model on the meta device, whose weights are then loaded from a checkpoint.
+    """Build a model on the meta device, so that a checkpoint can be loaded into it.
 
     Args:
         config: Settings of the encoder.
-        heads: Names of heads of `HEADS`, or the functions that build heads, by name.
-        labels: Names of the outputs of `classify`, `tag`, `crf` and `vector`.
-        decoder: Settings of the decoder.
-        pooling: Pooling of the model directory, for the head `vector`.
+        heads: Names of built-in heads (see `HEADS`), or a mapping from names to functions that
+            build heads.
+        labels: Names of the outputs of the heads `classify`, `tag`, `crf`, and `vector`.
+        decoder: Settings of the decoder, if the model has one.
+        pooling: Pooling that the head `vector` applies.
         build: Function that builds the encoder. Default: the class `config.encoder_class`.
 
     Returns:
-        The model, without storage for its weights.
+        The model. Its weights have no storage yet.
 
     Raises:
         ConfigError: If a head is unknown or not supported, labels are missing, or the decoder does
@@ -246,7 +256,7 @@ def _encoder_and_decoder(
     decoder: EncoderConfig | None,
     build: Callable[[Any], Encoder] | None = None,
 ) -> tuple[Encoder, Encoder | None]:
-    """Build an encoder and a decoder. They share the token embedding if its shape is equal.
+    """Build an encoder and a decoder. They share one token embedding if both need the same shape.
 
     Source: Vaswani et al. 2017, section 3.4.
     """
@@ -278,10 +288,10 @@ def head(
     """Build a newly initialized head.
 
     Args:
-        name: Name of a head of `HEADS`.
-        encoder: The encoder, or the decoder if the model has one.
-        labels: Names of the outputs of a head in `LABELED`.
-        pooling: Pooling of the head `vector`. Default: mean pooling.
+        name: Name of a built-in head (see `HEADS`).
+        encoder: The decoder, if the model has one, or the encoder.
+        labels: Names of the outputs, which the heads in `LABELED` require.
+        pooling: Pooling that the head `vector` applies. Default: mean pooling.
 
     Returns:
         The head.

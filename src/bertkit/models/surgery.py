@@ -1,4 +1,4 @@
-"""Copies of a model with fewer layers or heads, or with more tokens or positions."""
+"""Copies of a model with fewer layers or heads, a larger vocabulary, or more positions."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from bertkit.models.model import HeadMaker, Model, empty
 from bertkit.nn.attention import Attention
 
 Head = tuple[int, int]
-"""Number of a layer and of one of its heads, from 1."""
+"""Attention head, as the number of its layer and its number in the layer. Both start at 1."""
 
 
 def keep_layers(model: Model, layers: Sequence[int]) -> Model:
-    """Return a copy with only these layers, numbered from 1, in their order.
+    """Return a copy of a model that keeps only some of its layers.
 
     Args:
         model: The model.
-        layers: Numbers of the layers, ascending.
+        layers: Numbers of the layers to keep, in ascending order. The first layer is 1.
 
     Raises:
-        ConfigError: If a layer does not exist or cannot be used separately, or the model is not a
-            Transformer.
+        ConfigError: If a layer does not exist, the layers share weights, the attention of the first
+            layer has no norm, or the model is not a Transformer.
     """
     config = model.transformer.config
     if config.layer_sharing is not None or not config.norm.first:
         raise ConfigError(
-            "layers cannot be selected if they share weights, or if the first one has no norm; "
+            "layers cannot be selected if they share weights, or if the first layer has no norm; "
             "use another model"
         )
     if sorted(set(layers)) != list(layers) or not all(0 < n <= config.layers for n in layers):
@@ -54,20 +54,21 @@ def keep_layers(model: Model, layers: Sequence[int]) -> Model:
 
 
 def with_vocabulary(model: Model, size: int, parts: Mapping[int, Sequence[int]]) -> Model:
-    """Return a copy with embeddings of `size` tokens.
+    """Return a copy of a model with a larger vocabulary.
 
-    A new embedding is the mean of the embeddings of its `parts`. Without parts, it is sampled with
-    torch's generator from a normal distribution with the mean and standard deviation of the others.
+    The embedding of a new token is the mean of the embeddings of its `parts`. If a token has no
+    parts, its embedding is sampled with torch's generator from a normal distribution that has the
+    mean and the standard deviation of the old embeddings.
 
     Args:
         model: The model.
         size: Vocabulary size of the copy.
-        parts: Ids of the old tokens that a new token consists of.
+        parts: Ids of new tokens -> ids of the old tokens that they consist of.
     """
 
     def resize(rows: Tensor) -> Tensor:
         out = rows.new_zeros(size, *rows.shape[1:])
-        # Trained vectors are larger than newly initialized ones.
+        # The default initialization is not used, because trained vectors are larger.
         if rows.ndim > 1:
             new = torch.randn(size - len(rows), *rows.shape[1:])
             out[len(rows) :] = rows.mean(0) + rows.std(0) * new
@@ -76,7 +77,7 @@ def with_vocabulary(model: Model, size: int, parts: Mapping[int, Sequence[int]])
             out[index] = rows[list(token_ids)].mean(0)
         return out
 
-    weights = dict(model.named_parameters())  # A shared matrix has one name.
+    weights = dict(model.named_parameters())  # A shared matrix is listed once.
     rows = {name: resize(weights[name].detach()) for name in VOCABULARY if name in weights}
     if model.decoder is not None:
         rows["decoder.embedding.tokens.weight"] = rows["encoder.embedding.tokens.weight"]
@@ -89,19 +90,19 @@ VOCABULARY = (
     "heads.lm.bias",
     "heads.lm.output",
 )
-"""Weights with a row per token."""
+"""Names of the weights that have one row per token of the vocabulary."""
 
 
 def with_positions(model: Model, length: int, how: Literal["tile", "interpolate"]) -> Model:
-    """Return a copy with `length` learned positions, in the encoder and in a decoder.
+    """Return a copy of a model with more learned positions, also in the decoder if there is one.
 
     Args:
         model: The model.
         length: Number of positions of the copy.
-        how: Whether to repeat the learned positions or to interpolate between them.
+        how: Whether to repeat the learned positions (`tile`) or to interpolate between them.
 
     Raises:
-        ConfigError: If the model has no learned positions, or at least `length` of them.
+        ConfigError: If the model has no learned positions, or already has `length` or more.
     """
     weights = model.state_dict()
     tables = {name: weights[name] for name in POSITIONS if name in weights}
@@ -116,22 +117,22 @@ def with_positions(model: Model, length: int, how: Literal["tile", "interpolate"
 
 
 POSITIONS = tuple(f"{stack}.embedding.positions.weight" for stack in ("encoder", "decoder"))
-"""Weights with a row per position."""
+"""Names of the weights that have one row per position."""
 
 
 def tile(rows: Tensor, length: int) -> Tensor:
-    """Repeat the rows. Shapes: (T, E) -> (length, E)."""
+    """Repeat the rows of a table up to the given length. Shapes: (T, E) -> (length, E)."""
     return rows[torch.arange(length) % rows.shape[0]]
 
 
 def interpolate(rows: Tensor, length: int) -> Tensor:
-    """Interpolate between rows, from the first to the last. Shapes: (T, E) -> (length, E)."""
+    """Stretch a table to the given length by interpolation. Shapes: (T, E) -> (length, E)."""
     stretched = F.interpolate(rows.T[None], size=length, mode="linear", align_corners=True)
     return stretched[0].T.contiguous()
 
 
 def _resized(model: Model, changed: Mapping[str, Tensor], **sizes: int) -> Model:
-    """Return a copy with other sizes in the encoder and in a decoder, and `changed` weights."""
+    """Return a copy with `changed` weights, and with these sizes in all configurations."""
     decoder = None if model.decoder is None else structs.replace(model.decoder.config, **sizes)
     return _rebuilt(model, structs.replace(model.config, **sizes), changed, decoder)
 
@@ -150,7 +151,7 @@ def _rebuilt(
         decoder = model.decoder.config
 
     def maker_of(name: str, part: nn.Module) -> HeadMaker:
-        # A language model head uses the embedding.
+        # A language model head is built again, so that it uses the embedding of the copy.
         if isinstance(part, LanguageModelHead):
             return lambda encoder: models.head(name, encoder)
         return lambda encoder: copy.deepcopy(part)
@@ -166,10 +167,10 @@ def _rebuilt(
 
 
 def without_heads(model: Model, heads: Sequence[Head]) -> Model:
-    """Return a copy in which these heads are pruned.
+    """Return a copy of a model in which some attention heads are pruned.
 
-    Their value and output weights are zero, so they output zero and get no gradient. If layers
-    share weights, specify the first layer with the weights.
+    The value and output weights of a pruned head are set to zero, so that the head outputs zero and
+    gets no gradient. All layers that share the same weights count as one layer.
 
     Args:
         model: The model.
@@ -196,12 +197,12 @@ def check_heads(model: Model, heads: Sequence[Head]) -> None:
         heads: The heads to prune.
 
     Raises:
-        ConfigError: If a head does not exist or shares its values, or if a layer would have no
-            heads.
+        ConfigError: If a head does not exist or shares its keys and values with other heads, or if
+            a layer would have no heads left.
     """
     config = model.transformer.config
     if config.kv_heads != config.heads:
-        raise ConfigError("heads cannot be pruned: they share keys and values")
+        raise ConfigError("heads that share keys and values cannot be pruned; use another model")
     max_head, layers = config.heads, len(model.transformer.blocks)
     for layer, head in heads:
         if not (0 < layer <= layers and 0 < head <= max_head):
@@ -210,7 +211,7 @@ def check_heads(model: Model, heads: Sequence[Head]) -> None:
             )
     for layer, _ in heads:
         if len({head for number, head in heads if number == layer}) == max_head:
-            raise ConfigError(f"heads: layer {layer} must keep at least one head; remove one")
+            raise ConfigError(f"heads: layer {layer} must keep at least one head; prune fewer")
 
 
 def _value_weights(attention: Attention, head: int) -> list[Tensor]:
@@ -241,22 +242,22 @@ def pruned_heads(model: Model) -> list[Head]:
 
 
 def active_heads(part: Attention) -> list[int]:
-    """Return the indices of heads that are not pruned; the first head if all are."""
+    """Return the indices of the heads that are not pruned, or the first head if all are pruned."""
     columns = part.out.weight.detach().unflatten(1, (part.heads, -1))
     indices: list[int] = columns.ne(0).any(-1).any(0).nonzero().squeeze(1).tolist()
     return indices or [0]
 
 
 def attention_layers(model: Model) -> list[Attention]:
-    """Return the attention layers; layers that share weights occur once."""
+    """Return the attention layers of a model. A layer that is used several times occurs once."""
     return [part for part in model.transformer.modules() if isinstance(part, Attention)]
 
 
 def read_head(name: str) -> Head:
-    """Parse a head such as "2.11": layer 2, head 11.
+    """Parse the name of an attention head, such as "2.11" for head 11 of layer 2.
 
     Args:
-        name: The head.
+        name: The name.
 
     Raises:
         ConfigError: If the format is wrong.

@@ -29,7 +29,7 @@ from bertkit.nn.rotary_positions import Rotary
 
 
 class Transformer(Encoder):
-    """Embedding and Transformer layers. With `attention.cross`, it is a decoder.
+    """Embedding followed by Transformer layers. If `attention.cross` is set, this is a decoder.
 
     Args:
         config: Settings of the encoder or decoder.
@@ -86,15 +86,18 @@ class Transformer(Encoder):
 
         Args:
             batch: Batch of N tokens.
-            trace: Collector of all layers' states, attention weights and head outputs.
-            memory: Encoder states of `batch.source`, if the model attends to them.
-            step: Key/value cache. The batch contains only the new tokens of each sequence.
+            trace: Object that collects the states, attention weights, and head outputs of all
+                layers.
+            memory: Encoder states of `batch.source`, if the model is a decoder.
+            step: Key/value cache. If it is given, the batch contains only the new tokens of each
+                sequence.
 
         Returns:
             Hidden states of the tokens.
 
         Shapes:
-            memory: (Nk, D); returns (N, D).
+            memory: (Nk, D).
+            returns: (N, D).
         """
         x: Tensor = self.embedding(batch)
         tokens = x.shape[0]
@@ -126,7 +129,7 @@ class Transformer(Encoder):
         return x[:tokens]
 
     def _contexts(self, batch: Batch, x: Tensor) -> tuple[AttentionContext, AttentionContext]:
-        """Return the contexts of layers with global attention and of layers with a local window."""
+        """Return the context of layers with global attention and of layers with local attention."""
         config, layout = self.config, batch.layout
         bias = None if self.relative is None else self.relative()
         distances = None if self.distances is None else self.distances()
@@ -163,7 +166,7 @@ class Transformer(Encoder):
 
 
 def min_window(*windows: int | None) -> int | None:
-    """Return the smallest of several attention windows. None is global attention."""
+    """Return the smallest of several attention windows. A window of None means global attention."""
     return min((window for window in windows if window is not None), default=None)
 
 
@@ -180,12 +183,12 @@ def _memory(batch: Batch, states: Tensor, scale: float | None) -> Memory:
 def pad_rows(tokens: int, multiple_of: int = 1) -> int:
     """Round a number of tokens up, by at most 1/32, to limit the number of matrix shapes.
 
-    oneDNN compiles code for each new shape of a matrix multiplication. With a hundred different
-    lengths, this would take a tenth of the time of small steps (notes/2026-11.md).
+    oneDNN compiles code for each new shape of a matrix multiplication. For a hundred different
+    lengths, the compilation would take a tenth of the time of small steps (notes/2026-11.md).
 
     Args:
         tokens: Number of tokens.
-        multiple_of: Number that must divide the result, even if the result grows by more than 1/32.
+        multiple_of: The result is a multiple of this number, even if it grows by more than 1/32.
 
     Returns:
         The next multiple of `multiple_of` with at most six significant binary digits.

@@ -1,1 +1,1 @@
-"""Layers and kernels: attention, embeddings, feed-forward networks, norms, losses."""
+"""Layers and kernels: attention, embeddings, feed-forward networks, norms, and losses."""

@@ -1,4 +1,7 @@
-"""Multi-head attention over packed sequences. Vaswani et al. 2017, section 3.2."""
+"""Multi-head attention over packed sequences. Vaswani et al. 2017, section 3.2.
+
+In shapes, R is the number of rows: N tokens, and possibly rows of padding after them.
+"""
 
 from __future__ import annotations
 
@@ -17,32 +20,33 @@ from bertkit.nn.precision import has_amx
 from bertkit.nn.rotary_positions import Rotary, rotate
 
 BMM_MAX_LENGTH, BMM_MAX_LENGTH_AMX, BMM_MAX_LENGTH_LEARNING = 192, 96, 512
-"""Maximum number of queries of a sequence for which `Bmm` is the fastest kernel on CPUs without
-dropout.
+"""Maximum number of queries in a sequence for which the kernel `Bmm` is used on a CPU if there is
+no dropout.
 
-The three values are for fp32, for bf16 with AMX, and for training in bf16, where longer sequences
-would need too much memory. In bf16 without AMX, inference has no limit. They are multiples of
-BUCKET_STEP, so that the kernel of a sequence depends only on its own length.
+The first two values are the lengths up to which `Bmm` is the fastest kernel in fp32, and in bf16
+with AMX. The third value applies to training in bf16, in which `Bmm` would need too much memory for
+longer sequences. Inference in bf16 without AMX has no limit. All values are multiples of
+BUCKET_STEP, so that the choice of the kernel for a sequence depends only on its own length.
 """
 
 LOCAL_MIN_WINDOWS = 4
-"""`Local` computes sequences of more than this number of windows."""
+"""Number of windows that a sequence must exceed for the kernel `Local` to be used."""
 
 
 @dataclass
 class Trace:
     """Collector of intermediate results of a forward pass, which are not stored otherwise.
 
-    The last states of a pre-norm model are normalized; the earlier states are not.
+    In a pre-norm model, only the last hidden states are normalized.
 
     Shapes:
-        states[depth]: (N, D), the embedding first.
-        attention[layer][sequence]: (H, Tq, Tk), attention weights; rows sum to 1.
-        cross[layer][sequence]: (H, Tq, Tk), weights of a decoder's cross-attention.
-        heads[layer]: (N, H, K), the output of each head before the output projection.
-        queries[layer]: (R, H, K), if `projections`; rows after the N tokens are padding.
-        keys[layer]: (R, Hkv, K), if `projections`.
-        values[layer]: (R, Hkv, K), if `projections`.
+        states[depth]: (N, D), hidden states. Depth 0 is the embedding.
+        attention[layer][sequence]: (H, Tq, Tk), attention weights. Each row sums to 1.
+        cross[layer][sequence]: (H, Tq, Tk), attention weights of a decoder's cross-attention.
+        heads[layer]: (N, H, K), output of each head before the output projection.
+        queries[layer]: (R, H, K), if `projections` is set. Rows after the N tokens are padding.
+        keys[layer]: (R, Hkv, K), if `projections` is set.
+        values[layer]: (R, Hkv, K), if `projections` is set.
     """
 
     states: list[Tensor] = field(default_factory=list)
@@ -53,9 +57,9 @@ class Trace:
     keys: list[Tensor] = field(default_factory=list)
     values: list[Tensor] = field(default_factory=list)
     weights: bool = True
-    """Whether to compute attention weights and to collect them and the outputs of heads."""
+    """Whether to compute attention weights, and to collect them and the outputs of heads."""
     projections: bool = False
-    """Whether to collect queries, keys and values."""
+    """Whether to collect queries, keys, and values."""
 
 
 def attend(
@@ -74,9 +78,9 @@ def attend(
     Args:
         q: Queries.
         kv: Keys and values.
-        context: Tokens that the queries attend to.
+        context: Context that defines which tokens the queries attend to.
         dropout: Dropout probability of the attention weights.
-        kernel: Kernel to use. Default: the fastest one that supports the batch.
+        kernel: Kernel to use. Default: the fastest kernel that supports the batch.
 
     Returns:
         The weighted sums of values.
@@ -114,10 +118,10 @@ def attend(
 
 
 def bmm_max_length(dtype: torch.dtype) -> float:
-    """Return the maximum number of queries of a sequence for `Bmm` on a CPU without dropout.
+    """Return the maximum number of queries in a sequence for which `Bmm` is used on a CPU.
 
-    In bf16 without AMX and without a gradient there is no limit: `Bmm` is faster at every length
-    (notes/2026-11.md).
+    This applies if there is no dropout. In bf16 without AMX and without a gradient, there is no
+    limit, because `Bmm` is faster at every length (notes/2026-11.md).
     """
     if dtype != torch.bfloat16:
         return BMM_MAX_LENGTH
@@ -133,7 +137,7 @@ def _attend_by_length(
     bounds: Sequence[tuple[float, Kernel]],
     dropout: float,
 ) -> Tensor:
-    """Compute each sequence with the first kernel whose bound its queries do not exceed."""
+    """Compute each sequence with the first kernel whose maximum number of queries is sufficient."""
     (limit, kernel), *longer = bounds
     lengths = context.queries.lengths
     if lengths[-1] <= limit:
@@ -154,10 +158,10 @@ def _attend_by_length(
 
 
 def attention_weights(q: Tensor, kv: Tensor, context: AttentionContext) -> list[Tensor]:
-    """Return the exact attention weights, computed in fp32.
+    """Compute the attention weights exactly, in fp32.
 
     Returns:
-        One tensor (H, Tq, Tk) per sequence.
+        One tensor of shape (H, Tq, Tk) per sequence.
 
     Shapes:
         See `Kernel`.
@@ -177,18 +181,18 @@ def attention_weights(q: Tensor, kv: Tensor, context: AttentionContext) -> list[
 
 
 def relations(a: Tensor, b: Tensor, layout: Packed) -> list[Tensor]:
-    """Return the scaled dot products of all pairs of tokens, a bᵀ / √K, in fp32.
+    """Compute the scaled dot products a bᵀ / √K of all pairs of tokens of a sequence, in fp32.
 
-    For queries and keys, these are the attention logits; for values and values, the relations of
-    MiniLM before softmax.
+    If `a` are queries and `b` are keys, these are the attention logits. If both are values, these
+    are the value relations of MiniLM before the softmax.
 
     Args:
-        a: Projection of each token.
-        b: Projection of each token.
-        layout: The sequences.
+        a: First projection of each token: queries or values.
+        b: Second projection of each token: keys or values.
+        layout: Layout of the sequences.
 
     Returns:
-        One tensor (H, T, T) per sequence.
+        One tensor of shape (H, T, T) per sequence.
 
     Shapes:
         a, b: (R, H, K).
@@ -202,7 +206,7 @@ def relations(a: Tensor, b: Tensor, layout: Packed) -> list[Tensor]:
 
 
 class Attention(nn.Module):
-    """Multi-head self-attention with a joint projection to queries, keys and values.
+    """Multi-head self-attention. One linear layer computes the queries, keys, and values.
 
     Args:
         hidden: Hidden size D.
@@ -230,7 +234,7 @@ class Attention(nn.Module):
         self.qkv = nn.Linear(hidden, (heads + 2 * self.kv_heads) * width, bias)
         self.out = nn.Linear(heads * width, hidden, bias)
         self.distance_projections: Tensor | None = None
-        """Queries and keys of distances, if an engine has precomputed them."""
+        """Result of `project_distances`, if `Engine` has computed it in advance."""
 
     def forward(self, x: Tensor, context: AttentionContext, trace: Trace | None = None) -> Tensor:
         if context.distances is not None:
@@ -242,10 +246,10 @@ class Attention(nn.Module):
         return _attend_and_project(self, *self.project(x, context.rotary), context, trace)
 
     def project(self, x: Tensor, rotary: Rotary | None) -> tuple[Tensor, Tensor]:
-        """Project hidden states to queries, keys and values, and apply rotary embeddings.
+        """Project hidden states to queries, keys, and values, and apply rotary embeddings.
 
         Returns:
-            Queries, and keys and values stacked.
+            The queries, and the stacked keys and values.
 
         Shapes:
             x: (R, D).
@@ -259,19 +263,20 @@ class Attention(nn.Module):
         return q, kv.unflatten(1, (2, self.kv_heads))
 
     def project_distances(self, vectors: Tensor) -> Tensor:
-        """Project the vectors of distances to queries and keys, with the weights for tokens.
+        """Project distance vectors to queries and keys by the weights that also project tokens.
 
         Shapes:
             vectors: (P, D).
             returns: (P, 2, H, K).
         """
-        # `forward` skips hooks: int8 calibration must record only hidden states.
+        # Calling `forward` directly skips hooks, so that int8 calibration, which uses a hook,
+        # records only hidden states.
         qkv: Tensor = self.qkv.forward(vectors).unflatten(-1, (3, self.heads, -1))
         return qkv[:, :2]
 
 
 class CrossAttention(nn.Module):
-    """Attention of a decoder to the states of an encoder, whose hidden size may differ.
+    """Attention of a decoder to the hidden states of an encoder, whose hidden size may differ.
 
     Source: Vaswani et al. 2017, section 3.2.3.
 
@@ -308,7 +313,10 @@ class CrossAttention(nn.Module):
         context: AttentionContext,
         trace: Trace | None = None,
     ) -> Tensor:
-        """Compute the attention output. `memory` is None if keys and values are cached.
+        """Compute the attention output.
+
+        `memory` contains the encoder's hidden states. It is None if a cache contains the keys and
+        values.
 
         Shapes:
             x: (Rq, D).
@@ -324,7 +332,11 @@ class CrossAttention(nn.Module):
         return _attend_and_project(self, q, self.keys_values(memory), context, trace)
 
     def keys_values(self, memory: Tensor) -> Tensor:
-        """Project encoder states to keys and values. Shapes: (Rk, M) -> (Rk, 2, H, K)."""
+        """Project the encoder's hidden states to keys and values.
+
+        Shapes:
+            (Rk, M) -> (Rk, 2, H, K).
+        """
         kv: Tensor = self.kv(memory).unflatten(-1, (2, self.heads, -1))
         return kv
 
@@ -336,7 +348,7 @@ def _attend_and_project(
     context: AttentionContext,
     trace: Trace | None,
 ) -> Tensor:
-    """Compute attention and the output projection, and fill the trace."""
+    """Compute attention and the output projection, and add the results to the trace."""
     heads = attend(q, kv, context, dropout=part.dropout if part.training else 0.0)
     if trace is not None and trace.projections:
         trace.queries.append(q)

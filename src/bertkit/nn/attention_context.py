@@ -1,4 +1,4 @@
-"""Attention context: which tokens queries attend to, and how scores are computed."""
+"""Attention context, which defines what queries attend to, and how scores are computed."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from bertkit.nn.rotary_positions import Rotary
 
 
 class CachedAttention(Protocol):
-    """Attention of new tokens to all tokens so far, or of a decoder to its source.
+    """Attention with a key/value cache.
 
-    For a source, there are no new keys and values, so `kv` is None.
+    In self-attention, new tokens attend to all tokens so far. In cross-attention, they attend to
+    the encoder's states. There are then no new keys and values, so `kv` is None.
 
     Shapes:
         q: (Rq, H, K).
@@ -28,26 +29,26 @@ class CachedAttention(Protocol):
 
 
 class StepCache(Protocol):
-    """New tokens of sequences, and the stored keys and values of earlier tokens in each layer."""
+    """Key/value cache for one generation step: it stores the keys and values of earlier tokens."""
 
     positions: tuple[Tensor, Tensor]
-    """Positions of the new tokens (R, Q) and of all keys (R or 1, L)."""
+    """Positions of the new tokens, of shape (R, Q), and of all keys, of shape (R or 1, L)."""
 
     def bias(self, bias: Tensor) -> None:
-        """Add values to all scores. Shapes: (R, H, Q, L)."""
+        """Set a bias that is added to the scores of all layers. Shapes: (R, H, Q, L)."""
 
     def layer(self, number: int) -> CachedAttention:
         """Return the self-attention of a layer."""
 
     def source(self, number: int) -> CachedAttention | None:
-        """Return the attention of a layer to a source, or None if there is none."""
+        """Return the cross-attention of a layer, or None if there is no source."""
 
 
 class Bias(Protocol):
-    """Values that are added to scaled scores and have a separate gradient.
+    """Function that computes the bias to add to scaled scores. The bias can have a gradient.
 
-    `q` and `kv` are the inputs of the kernel, `queries` and `keys` one bucket of each. Rows and
-    columns of padding are not read.
+    `q` and `kv` are the inputs of the kernel. `queries` and `keys` are the buckets for which the
+    bias is computed. The bias of padding rows and columns may have any value.
 
     Shapes:
         q: (Rq, H, K).
@@ -59,11 +60,11 @@ class Bias(Protocol):
 
 
 class Distances(Protocol):
-    """Vectors of the distances between tokens, from which each layer computes its bias.
+    """Vectors for the distances between tokens. Each layer computes its bias from them.
 
     Shapes:
-        apply_dropout: returns (P, D).
-        bias: queries_keys (P, 2, H, K), the queries and keys of these vectors.
+        apply_dropout: returns (P, D), the vectors after dropout.
+        bias: queries_keys (P, 2, H, K), the queries and keys that a layer computes from them.
     """
 
     def apply_dropout(self) -> Tensor: ...
@@ -72,34 +73,38 @@ class Distances(Protocol):
 
 @dataclass(frozen=True)
 class AttentionContext:
-    """Tokens that the queries of a layer attend to. Default: all tokens of their own sequence."""
+    """Definition of the tokens that the queries of a layer attend to.
+
+    By default, each query attends to all tokens of its sequence.
+    """
 
     queries: Packed
-    """Layout of the queries; `Padded` in exported graphs."""
+    """Layout of the queries. In exported graphs, it is a `Padded` layout."""
     cross: Packed | None = None
     """Layout of the sequences that queries attend to in cross-attention (Vaswani et al. 2017,
-    section 3.2.3): one per query sequence, in any order of length.
+    section 3.2.3). There is one for each query sequence. They need not be sorted by length.
     """
     causal: bool = False
-    """Whether tokens attend only to themselves and earlier tokens."""
+    """Whether tokens attend only to themselves and to earlier tokens."""
     window: int | None = None
-    """Number of tokens on each side that a token attends to, besides itself. None means no limit.
+    """Number of tokens on each side that a token attends to, in addition to itself. None means no
+    limit.
     """
     scale: float | None = None
-    """Factor of the dot products of queries and keys. Default: 1 / √K."""
+    """Factor that multiplies the dot products of queries and keys. Default: 1 / √K."""
     bias: Bias | None = None
     rotary: Rotary | None = None
     distances: Distances | None = None
     cache: CachedAttention | None = None
-    """Keys and values of earlier tokens. The keys and values of the new tokens are added to the
-    cache, and queries attend to all of it.
+    """Key/value cache of earlier tokens. The keys and values of the new tokens are added to the
+    cache, and the queries attend to all tokens in it.
     """
 
     def __post_init__(self) -> None:
         if self.cross is None:
             return
         if self.causal or self.window is not None or self.rotary is not None:
-            raise ValueError("causal, window and rotary cannot be combined with cross-attention")
+            raise ValueError("causal, window, and rotary cannot be combined with cross-attention")
         if self.cross.sequences != self.queries.sequences:
             raise ValueError(
                 f"expected {self.queries.sequences} sequences to attend to, "
@@ -113,20 +118,20 @@ class AttentionContext:
 
     @cached_property
     def buckets(self) -> tuple[tuple[Bucket, Bucket], ...]:
-        """Buckets of queries of similar length, each with the bucket of its keys."""
+        """Pairs of a bucket of queries of similar length and the bucket of their keys."""
         queries, cross = self.queries, self.cross
         keys = queries.buckets if cross is None else cross.split_buckets(queries.bucket_boundaries)
         return tuple(zip(queries.buckets, keys, strict=True))
 
     @cached_property
     def sequence_buckets(self) -> tuple[tuple[Bucket, Bucket], ...]:
-        """A bucket of queries and a bucket of keys for each sequence."""
+        """Pairs of a bucket of queries and a bucket of keys, one pair for each sequence."""
         boundaries = range(self.queries.sequences + 1)
         queries, keys = (layout.split_buckets(boundaries) for layout in (self.queries, self.keys))
         return tuple(zip(queries, keys, strict=True))
 
     def split(self, count: int) -> tuple[AttentionContext, AttentionContext]:
-        """Return the contexts of the first `count` sequences and of the remaining ones.
+        """Return the context of the first `count` sequences, and of the remaining sequences.
 
         Repeated calls return the same objects.
         """
@@ -144,11 +149,11 @@ class AttentionContext:
         return {}
 
     def scaling(self, width: int) -> float:
-        """Return the scale of scores for heads of this dimension."""
+        """Return the factor that multiplies the dot products, for heads of this dimension."""
         return float(width**-0.5) if self.scale is None else self.scale
 
     def reachable(self, rows: slice, length: int) -> slice:
-        """Return the range of the `length` keys that at least one of these queries attends to."""
+        """Return the range of the `length` keys that at least one query in `rows` attends to."""
         first, last = 0, length
         if self.window is not None:
             first, last = max(0, rows.start - self.window), min(length, rows.stop + self.window)
@@ -157,31 +162,36 @@ class AttentionContext:
     def blocked(
         self, length: int, device: torch.device, rows: slice = slice(None)
     ) -> Tensor | None:
-        """Return a matrix of the keys that each query does not attend to; None if there are none.
+        """Return a mask of the keys that each query does not attend to.
+
+        It is None if each query attends to all keys.
 
         Args:
-            length: Number of queries and of keys.
-            device: Device of the matrix.
-            rows: Queries to return.
+            length: Number of queries, which is also the number of keys.
+            device: Device of the mask.
+            rows: Queries for which to return the mask.
 
         Shapes:
-            returns: (length, length), or the given rows of it.
+            returns: (length, length), or the rows of this matrix that `rows` selects.
         """
         if not self.causal and (self.window is None or length <= self.window + 1):
             return None
         return self.out_of_reach(length, device, rows)
 
     def out_of_reach(self, length: int, device: torch.device, rows: slice = slice(None)) -> Tensor:
-        """Return the matrix of `blocked`, also for a length that is symbolic in exported graphs."""
+        """Return the mask of `blocked`, but never None, so that `length` can be a symbolic number.
+
+        The length is symbolic while a graph is exported.
+        """
         positions = torch.arange(length, device=device)
         ahead = positions - positions[rows, None]
         blocked = ahead > 0 if self.causal else torch.zeros_like(ahead, dtype=torch.bool)
         return blocked if self.window is None else blocked | (ahead.abs() > self.window)
 
     def padding(self, keys: Bucket) -> Tensor | None:
-        """Return a mask of the padding of keys.
+        """Return a mask of the keys that are padding.
 
-        It is None if there is no padding, or if causal attention hides it anyway.
+        It is None if there is no padding, or if causal attention excludes the padding anyway.
 
         Shapes:
             returns: (S, 1, 1, Tk).
@@ -189,7 +199,7 @@ class AttentionContext:
         return None if self.causal else keys.padding
 
     def visible(self, keys: Bucket, device: torch.device) -> Tensor | None:
-        """Return a mask of the keys that each query attends to, or None if it attends to all.
+        """Return a mask of the keys that each query attends to, or None if all attend to all keys.
 
         Shapes:
             returns: (S or 1, 1, Tq or 1, Tk).
@@ -200,6 +210,6 @@ class AttentionContext:
             return columns
         if columns is None:
             return ~blocked[None, None]
-        # Padding rows attend to all keys, because a softmax needs at least one key.
+        # Queries that are padding attend to all keys, because a softmax needs at least one key.
         rows = ~columns.transpose(-1, -2)
         return columns & (~blocked | rows)

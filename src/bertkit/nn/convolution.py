@@ -13,10 +13,13 @@ from bertkit.nn.padding import pad_bucket, unpad_bucket
 
 
 class Convolution(nn.Module):
-    """norm(y + activation(convolution(x))), with zeros outside of each sequence.
+    """Convolution over each sequence, which computes norm(y + activation(convolution(x))).
 
-    Source: He et al. 2021 (DeBERTa), the models of 0.9 and 1.5 billion weights of
-    microsoft/DeBERTa, in which x is the embedding and y the output of the first layer.
+    Each sequence is padded with zeros on both sides.
+
+    Source: He et al. 2021 (DeBERTa), and the models with 0.9 and 1.5 billion weights in
+    microsoft/DeBERTa. In these models, x is the output of the embedding, and y is the output of the
+    first layer.
 
     Args:
         width: Hidden size D.
@@ -48,7 +51,7 @@ class Convolution(nn.Module):
         outputs = []
         for bucket, rows in zip(buckets, x[: layout.total].split(sizes), strict=True):
             padded = pad_bucket(rows, bucket)
-            # The padding of a `Padded` layout is not zero.
+            # In a `Padded` layout, the rows of padding tokens are not zero yet.
             if bucket.scatter_indices is None and bucket.padding is not None:
                 padded = padded.masked_fill(bucket.padding[:, 0, 0, :, None], 0.0)
             convolved = self.conv(padded.transpose(1, 2)).transpose(1, 2)

@@ -1,4 +1,4 @@
-"""Linear-chain conditional random field (CRF), which scores a sequence of tags jointly."""
+"""Linear-chain conditional random field (CRF), which scores complete sequences of tags."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from torch import Tensor, nn
 FORBIDDEN = -1e30
 """Score of transitions and tags that a mask forbids, if gradients are computed.
 
-It is finite, so that gradients are also finite. No sum of real scores compensates for it, and the
-sum of 10⁸ of them does not overflow in fp32.
+The score is finite, so that gradients are also finite. No sum of allowed scores can compensate for
+it, and the sum of 10⁸ such scores does not overflow in fp32.
 """
 
 CHUNK_WORDS = 512
-"""Number of words from which a sequence is split into chunks (`CRF.chunk_lengths`)."""
+"""Minimum number of words of a chunk, except the last, if `CRF.chunk_lengths` splits a sequence."""
 
 
 class CRF(nn.Module):
-    """Scores of each word's tag, of each pair of adjacent tags, and of the first and last tag.
+    """CRF with scores for the tag of each word, for adjacent tags, and for the first and last tag.
 
-    The probability of a tag sequence is the softmax over the summed scores of all tag sequences.
-    The words of all sequences are packed; lengths are >= 1, in any order. The masks must leave at
-    least one tag sequence for every length.
+    The score of a tag sequence is the sum of these scores. Its probability is the softmax over the
+    scores of all tag sequences. The words of all sequences are packed. Sequences have at least one
+    word and may have any order. The masks must allow at least one tag sequence of every length.
 
     Args:
         labels: Number of tags L.
-        allowed: True if the transition [from, to] is allowed. Default: all.
-        starts: True if a sequence may start with the tag. Default: all.
-        ends: True if a sequence may end with the tag. Default: all.
+        allowed: Mask of the allowed transitions [from, to]. Default: all.
+        starts: Mask of the tags with which a sequence may start. Default: all.
+        ends: Mask of the tags with which a sequence may end. Default: all.
 
     Shapes:
         allowed: (L, L).
@@ -48,12 +48,13 @@ class CRF(nn.Module):
         ends: Tensor | None = None,
     ) -> None:
         super().__init__()
-        # With zeros, the CRF is a softmax per word, which is a fine-tuned tagger's initial state.
+        # If all scores are zero, the CRF is equivalent to a softmax for each word, as in a tagger
+        # without a CRF.
         self.transitions = nn.Parameter(torch.zeros(labels, labels))
         self.start = nn.Parameter(torch.zeros(labels))
         self.end = nn.Parameter(torch.zeros(labels))
-        # CPU tensors instead of buffers: `to_empty`, which precedes the loading of weights, leaves
-        # random values in buffers, and checkpoints do not contain the masks.
+        # The masks are not buffers, because checkpoints do not contain them. `to_empty`, which is
+        # called before weights are loaded, would leave random values in buffers.
         unrestricted = torch.ones(labels, labels, dtype=torch.bool, device="cpu")
         self.allowed = unrestricted if allowed is None else allowed
         self.starts = unrestricted[0] if starts is None else starts
@@ -64,8 +65,8 @@ class CRF(nn.Module):
 
         Args:
             emissions: Score of each tag for each word.
-            tags: Tag of each word. The masks must allow it.
-            lengths: Number of words of each sequence.
+            tags: Tag of each word. The masks must allow each tag sequence.
+            lengths: Number of words in each sequence.
 
         Returns:
             One value per sequence.
@@ -80,19 +81,19 @@ class CRF(nn.Module):
 
     @torch.no_grad()
     def decode(self, emissions: Tensor, lengths: Sequence[int]) -> list[list[int]]:
-        """Return the most probable allowed tags of each sequence (Viterbi).
+        """Find the most probable allowed tags of each sequence by the Viterbi algorithm.
 
-        Computed in fp64 on the CPU.
+        The computation uses fp64 on the CPU.
 
         Args:
             emissions: Score of each tag for each word.
-            lengths: Number of words of each sequence.
+            lengths: Number of words in each sequence.
 
         Returns:
             The tags of each sequence.
 
         Raises:
-            ValueError: If the masks allow no tags for a sequence of this length.
+            ValueError: If the masks do not allow any tag sequence of a sequence's length.
 
         Shapes:
             emissions: (W, L).
@@ -101,7 +102,8 @@ class CRF(nn.Module):
         _, words, running = _by_time(lengths)
         by_time = emissions.detach().cpu().double().numpy()[words]
         now, *later = np.split(by_time, np.cumsum(running)[:-1])
-        # (S, L), score of the best path to each tag. It does not change after a sequence's end.
+        # `best` (S, L) is the score of the best path to each tag. After the end of a sequence, its
+        # row does not change.
         best = start + now
         predecessors = []
         for n, now in zip(running[1:], later, strict=True):
@@ -121,14 +123,15 @@ class CRF(nn.Module):
         return [part.tolist() for part in np.split(tags, np.cumsum(lengths)[:-1])]
 
     def marginals(self, emissions: Tensor, lengths: Sequence[int]) -> Tensor:
-        """Return the probability of each tag at each word, without a gradient.
+        """Compute the probability of each tag for each word, without a gradient.
 
-        Impossible tags have 0. Probabilities are the gradient of the log partition function:
-        backpropagation is the backward pass of the forward-backward algorithm. Source: Eisner 2016.
+        Impossible tags have the probability 0. The probabilities are the gradient of the log
+        partition function, so that backpropagation replaces the backward pass of the
+        forward-backward algorithm. Source: Eisner 2016.
 
         Args:
             emissions: Score of each tag for each word.
-            lengths: Number of words of each sequence.
+            lengths: Number of words in each sequence.
 
         Shapes:
             emissions: (W, L).
@@ -141,10 +144,10 @@ class CRF(nn.Module):
             return torch.autograd.grad(total, inputs)[0]
 
     def chunk_lengths(self, tags: Sequence[int]) -> Iterator[int]:
-        """Split a tag sequence into chunks and return their lengths.
+        """Split a long tag sequence into chunks, and return the lengths of the chunks.
 
-        A chunk ends between entities, at the first possible word after `CHUNK_WORDS`. Sums over a
-        whole book would be inexact in fp32, and slow.
+        A chunk ends at the first place between entities after `CHUNK_WORDS` words. Without chunks,
+        the sums over a complete book would be slow, and inexact in fp32.
 
         Args:
             tags: Tags of all words.
@@ -158,7 +161,7 @@ class CRF(nn.Module):
         yield len(tags) - start
 
     def _scores(self, forbidden: float) -> tuple[Tensor, Tensor, Tensor]:
-        """Return transition, start and end scores in fp32, with `forbidden` where masked."""
+        """Return the transition, start, and end scores in fp32. Masked scores are `forbidden`."""
         device = self.transitions.device
         return (
             self.transitions.float().masked_fill(~self.allowed.to(device), forbidden),
@@ -170,7 +173,8 @@ class CRF(nn.Module):
 def _normalize(emissions: Tensor) -> Tensor:
     """Subtract a constant from the scores of each word, in fp32.
 
-    Probabilities do not depend on it, and sums over a long sequence stay small enough for fp32.
+    The constant does not change probabilities. It keeps the sums over a long sequence small enough
+    for the precision of fp32.
     """
     emissions = emissions.float()
     return emissions - emissions.detach().logsumexp(-1, keepdim=True)
@@ -179,12 +183,15 @@ def _normalize(emissions: Tensor) -> Tensor:
 def _by_time(
     lengths: Sequence[int],
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Return an order of words in which each step uses only the first rows, without padding.
+    """Order the words of all sequences by their positions, so that no padding is needed.
+
+    The longest sequences come first, so that the sequences that have a word at a position are
+    always the first ones.
 
     Returns:
-        The indices of the sequences, longest first; the indices of the words: the first word of
-        each sequence, then the second words, and so on; and the number of sequences that have a
-        word at each step.
+        The indices of the sequences, from the longest to the shortest. The indices of the words:
+        the first word of each sequence, then the second words, and so on. The number of sequences
+        that have a word at each position.
 
     Shapes:
         returns: (S,), (W,) and (T,).
@@ -200,7 +207,7 @@ def _by_time(
 def _log_z(
     emissions: Tensor, transitions: Tensor, start: Tensor, end: Tensor, lengths: Sequence[int]
 ) -> Tensor:
-    """Return the log of the summed exp(score) of all tag sequences, by the forward algorithm."""
+    """Return the log of the sum of exp(score) over all tag sequences, by the forward algorithm."""
     order, words, running = _by_time(lengths)
     device = emissions.device
     now, *later = emissions[torch.from_numpy(words).to(device)].split(running.tolist())
@@ -225,10 +232,10 @@ def _score(
     tags: Tensor,
     lengths: Sequence[int],
 ) -> Tensor:
-    """Return the score of the given tags of each sequence."""
+    """Compute the score of each sequence's tags."""
     sizes = torch.tensor(lengths, device="cpu")
     owner = torch.repeat_interleave(torch.arange(len(sizes), device="cpu"), sizes)
-    # Words that are not the first of their sequence.
+    # `later` contains the words that are not the first word of their sequence.
     later = 1 + (owner[1:] == owner[:-1]).nonzero()[:, 0]
     last = sizes.cumsum(0) - 1
     first = last - sizes + 1

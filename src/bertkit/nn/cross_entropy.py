@@ -1,4 +1,4 @@
-"""Cross-entropy over a large vocabulary, without storing the logits."""
+"""Cross-entropy over a large vocabulary, without storing all logits at once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from bertkit.nn.precision import BF16_TILE_ROWS, add_up
 MAX_BYTES, MAX_BYTES_GPU = 80 << 20, 512 << 20
 """Maximum size of the logits in memory at one time, in bytes, on a CPU and on a GPU.
 
-Memory does not grow with the batch size. Smaller parts would leave a GPU idle between them.
+Because of this limit, memory does not grow with the batch size. The limit is higher for a GPU,
+because it would be idle between smaller parts.
 """
 
 
@@ -25,25 +26,26 @@ def linear_cross_entropy(
     smoothing: float = 0.0,
     z_loss: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
-    """Return the summed cross-entropy of a linear layer, and the number of correct rows.
+    """Compute the summed cross-entropy of a linear layer, and the number of correct predictions.
 
-    The logits are `x @ weight.T + bias`. The gradients are computed with the loss, some rows at a
-    time, so the (M, V) logits are never stored. Softmax and sums over rows accumulate in fp32.
-    Probabilities and gradients are rounded to the dtype of the weights. In bf16, a target that ties
-    with the maximum after rounding counts as correct: some per mille too many.
+    The logits are `x @ weight.T + bias`. The loss and its gradients are computed together for some
+    rows at a time, so that all (M, V) logits are never in memory. Softmax and sums over rows
+    accumulate in fp32. Probabilities and gradients are rounded to the dtype of the weights. In
+    bf16, a target whose rounded probability equals the maximum counts as correct. This adds a few
+    per mille to the number of correct predictions.
 
     Args:
-        x: Input features.
-        weight: Output embeddings.
-        bias: Output bias.
-        targets: Target of each row.
-        smoothing: Fraction of each target to distribute over the vocabulary: label smoothing,
-            Szegedy et al. 2016, section 7.
-        z_loss: Weight of the square of log Z, where Z is the denominator of softmax. It keeps
-            logits small: Chowdhery et al. 2022, section 5.
+        x: Input vectors of the linear layer.
+        weight: Weights of the linear layer: the output embeddings.
+        bias: Bias of the linear layer.
+        targets: Target id for each row of `x`.
+        smoothing: Fraction of each target's probability that is distributed over the vocabulary
+            (label smoothing, Szegedy et al. 2016, section 7).
+        z_loss: Weight of a loss that keeps logits small: the square of log Z, in which Z is the
+            denominator of the softmax (Chowdhery et al. 2022, section 5).
 
     Returns:
-        The loss in fp32, and the number of targets with the highest probability.
+        The loss in fp32, and the number of rows whose target has the highest probability.
 
     Shapes:
         x: (M, D).
@@ -80,7 +82,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
             size = len(labels)
             # (rows, V)
             logits = F.linear(part, weight, bias)
-            # In bf16, rounding would remove the few per mille that the z-loss adds to p.
+            # The z-loss changes p by a few per mille, which rounding to bf16 would remove.
             if z_loss:
                 logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
             p = torch.softmax(logits, -1)
@@ -100,7 +102,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 if z_loss:
                     p *= (1.0 + 2.0 * z_loss * log_z)[:, None]
                 row_ids = torch.arange(size, device=p.device)
-                # softmax - one-hot
+                # The gradient is softmax - one-hot.
                 p[row_ids, labels] -= 1.0 - smoothing
                 if smoothing:
                     p -= smoothing / p.shape[1]
@@ -124,15 +126,15 @@ class _LinearCrossEntropy(torch.autograd.Function):
 
 
 def target_logprobs(x: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor) -> Tensor:
-    """Return the log-probability of each target in fp32, without storing the logits.
+    """Compute the log-probability of each target in fp32, without storing all logits at once.
 
-    If gradients are enabled, the backward pass recomputes the logits, some rows at a time.
+    If gradients are enabled, the backward pass computes the logits again, for some rows at a time.
 
     Args:
-        x: Input features.
-        weight: Output embeddings.
-        bias: Output bias.
-        targets: Target of each row.
+        x: Input vectors of the linear layer.
+        weight: Weights of the linear layer: the output embeddings.
+        bias: Bias of the linear layer.
+        targets: Target id for each row of `x`.
 
     Shapes:
         x: (M, D).
@@ -162,8 +164,8 @@ def _logprobs(x: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor) -
 def _row_max(p: Tensor) -> Tensor:
     """Return the maximum of each row of probabilities.
 
-    The bits of nonnegative bf16 values have the order of the values, and torch compares 16-bit
-    integers 14 times as fast as bf16 (notes/2026-11.md).
+    Nonnegative bf16 values have the same order as their bits, read as integers. torch compares
+    16-bit integers 14 times as fast as bf16 values (notes/2026-11.md).
     """
     if p.dtype == torch.bfloat16:
         return p.view(torch.int16).amax(-1).view(p.dtype)
@@ -171,7 +173,7 @@ def _row_max(p: Tensor) -> Tensor:
 
 
 def _rows_per_part(x: Tensor, weight: Tensor) -> int:
-    """Return the number of rows to compute at once; all parts but the last have equal size."""
+    """Return the number of rows to compute at once, so that all parts have nearly equal sizes."""
     limit = (MAX_BYTES_GPU if x.is_cuda else MAX_BYTES) // (weight.shape[0] * weight.element_size())
     parts = max(1, -(-len(x) // max(1, limit)))
     rows = -(-len(x) // parts)

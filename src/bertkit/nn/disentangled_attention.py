@@ -1,4 +1,4 @@
-"""Disentangled attention: distances between tokens have vectors, which add to the scores.
+"""Disentangled attention: learned vectors for the distances between tokens add to the scores.
 
 Source: He et al. 2021 (DeBERTa), section 3.1.
 """
@@ -17,22 +17,22 @@ from bertkit.nn.embedding import EmbeddingTable
 from bertkit.nn.padding import pad_bucket
 
 SCORE_TERMS = 3
-"""Number of terms of a score: content to content, content to position, position to content.
+"""Number of terms in a score: content to content, content to position, and position to content.
 
-The terms are divided by √(3 K).
+Each term is divided by √(3 K).
 """
 
 
 class DistanceTable(nn.Module):
-    """Normalized vectors of buckets of distances, which all layers share.
+    """Table of normalized vectors, one for each bucket of distances, which all layers share.
 
-    On each side, distances up to half of `buckets` have a bucket each. The other half of the
-    buckets have equal width in the logarithm of the distance, up to `farthest`. Source: the second
-    version of microsoft/DeBERTa, which added buckets and the norm.
+    On each side, every distance up to half of `buckets` has its own bucket. The other half of the
+    buckets have equal width in the logarithm of the distance, up to `farthest`. Source: version 2
+    of microsoft/DeBERTa, which introduced buckets and the norm.
 
     Args:
         buckets: Number of buckets on each side.
-        farthest: Distance of the last bucket.
+        farthest: Distance that the last bucket contains.
         width: Size of the vectors.
         dropout: Dropout probability of the vectors.
         norm: Normalization layer.
@@ -50,9 +50,9 @@ class DistanceTable(nn.Module):
         return ForwardDistances(self, self.norm(self.table.weight))
 
     def rows(self, distances: Tensor) -> Tensor:
-        """Return the row of each distance, query position minus key position.
+        """Return the row of the table for each distance: query position minus key position.
 
-        Distances beyond the last bucket use the last row.
+        Distances beyond the last bucket use the row of the last bucket.
         """
         indices = bucket_distances(distances, self.buckets, self.farthest) + self.buckets
         return indices.clamp(0, 2 * self.buckets - 1)
@@ -60,23 +60,23 @@ class DistanceTable(nn.Module):
 
 @dataclass(frozen=True)
 class ForwardDistances:
-    """`Distances` of one forward pass. Shapes: vectors (2 buckets, D)."""
+    """Distance vectors in one forward pass (see `Distances`). Shapes: vectors (2 buckets, D)."""
 
     table: DistanceTable
     vectors: Tensor
     _rows: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
 
     def apply_dropout(self) -> Tensor:
-        """Return the vectors with dropout, which differs between layers."""
+        """Return the vectors after dropout. Each layer calls this, so that its dropout differs."""
         vectors: Tensor = self.table.dropout(self.vectors)
         return vectors
 
     def bias(self, queries_keys: Tensor, scale: float) -> Bias:
-        """Return the bias of a layer's scores, given the queries and keys of the vectors.
+        """Return the function that computes the bias of a layer's scores.
 
         Args:
-            queries_keys: The layer's projections of the vectors.
-            scale: Scale of the scores.
+            queries_keys: Projections of the vectors by the layer (`Attention.project_distances`).
+            scale: Factor that multiplies the dot products.
 
         Shapes:
             queries_keys: (2 buckets, 2, H, K).
@@ -92,31 +92,31 @@ class ForwardDistances:
         return bias
 
     def _rows_of_length(self, length: int) -> tuple[Tensor, Tensor]:
-        """Return the rows of all distances from queries to keys, and from keys to queries.
+        """Return the table rows for all distances from queries to keys, and from keys to queries.
 
-        They have the order that `_score_distances` expects.
+        They are in the order that `_score_distances` expects.
 
         Shapes:
-            returns: (2 T,) both.
+            returns: (2 T,) and (2 T,).
         """
         cached = None if torch.compiler.is_exporting() else self._rows.get(length)
         if cached is not None:
             return cached
         ahead = torch.arange(-length, length, device=self.vectors.device)
         rows = self.table.rows(-ahead), self.table.rows(ahead)
-        # Sizes are symbolic during export.
+        # During an export, sizes are symbolic and cannot be keys of the cache.
         if not torch.compiler.is_exporting():
             self._rows[length] = rows
         return rows
 
 
 def _score_distances(x: Tensor, bucket: Bucket, vectors: Tensor) -> Tensor:
-    """Return the dot product of each token's x with the vector of its distance to each token.
+    """Compute the dot product of each token's `x` with the vector for its distance to each token.
 
     Args:
-        x: Queries or keys.
-        bucket: The bucket.
-        vectors: The vector at T - i + j is for the distance from token i to token j.
+        x: Queries or keys of the tokens.
+        bucket: Bucket of sequences to compute.
+        vectors: Distance vectors. Index T - i + j has the vector from token i to token j.
 
     Shapes:
         x: (R, H, K).
@@ -128,20 +128,22 @@ def _score_distances(x: Tensor, bucket: Bucket, vectors: Tensor) -> Tensor:
     # (H, S T, 2 T)
     products = x.flatten(0, 1).transpose(0, 1) @ vectors.permute(1, 2, 0)
     products = products.unflatten(1, (bucket.sequences, length)).transpose(0, 1)
-    # Row i starts i columns earlier. Rows that are one value shorter do this without a gather.
+    # Row i must be shifted to the left by i columns. Splitting the flat values into rows that are
+    # one value shorter has this effect without a gather.
     flat = products.flatten(-2)[..., length:]
     rows: Tensor = flat.unflatten(-1, (length, 2 * length - 1))
     return rows[..., :length]
 
 
 def bucket_distances(distances: Tensor, buckets: int, farthest: int) -> Tensor:
-    """Return the bucket of each distance, with the sign of the distance.
+    """Return the number of each distance's bucket, with the sign of the distance.
 
-    Distances beyond `farthest` are not clamped to the last bucket.
+    Distances beyond `farthest` result in numbers beyond the last bucket.
     """
     half = buckets // 2
     far = distances.abs().clamp(min=half)
-    # At the edge of a bucket, another order of operations can round to the adjacent bucket.
+    # The order of these operations matters. At the edge of a bucket, another order could round to
+    # the adjacent bucket.
     log_range = torch.log(torch.tensor((farthest - 1) / half))
     bucket = torch.ceil(torch.log(far / half) / log_range * (half - 1)) + half
     signed = (bucket * distances.sign()).long()

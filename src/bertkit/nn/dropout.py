@@ -1,4 +1,4 @@
-"""Dropout with random numbers that are cheap on CPUs."""
+"""Dropout whose random numbers are fast to generate on CPUs."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ def dropout(x: Tensor, rate: float) -> Tensor:
 
 
 def dropout_mask(shape: Sequence[int], rate: float, like: Tensor) -> Tensor:
-    """Return a factor for each value: 0 with probability `rate`, otherwise 1 / (1 - rate).
+    """Sample a factor for each value: 0 with probability `rate`, and otherwise 1 / (1 - rate).
 
-    On CPUs, 64-bit random words are split into four 16-bit samples, which takes a third of the time
-    of torch's dropout (notes/2026-11.md). The rate is exact to within 1/65536.
+    On CPUs, each 64-bit random number is split into four 16-bit samples. This takes a third of the
+    time of torch's dropout (notes/2026-11.md). The probability is exact to within 1/65536.
 
     Args:
         shape: Shape of the mask.
         rate: Dropout probability.
-        like: Tensor whose device and dtype the mask has.
+        like: Tensor that determines the device and the dtype of the mask.
     """
     if like.device.type != "cpu":
         return F.dropout(like.new_ones(shape), rate)
@@ -36,9 +36,9 @@ def dropout_mask(shape: Sequence[int], rate: float, like: Tensor) -> Tensor:
         return like.new_zeros(shape)
     count, scale = math.prod(shape), 1.0 / (1.0 - rate)
     words = torch.empty(-(-count // 4), dtype=torch.int64).random_(-(2**63), None)
-    # Ones and zeros.
+    # The mask consists of ones and zeros.
     mask = words.view(torch.int16)[:count].ge_(round(rate * 65536) - 32768)
-    # An integer multiplication replaces ones by the bits of the scale.
+    # Multiplied by the bits of the scale as an integer, each 1 becomes the scale.
     if like.dtype.itemsize == 2:
         bits = int(torch.tensor(scale, dtype=like.dtype).view(torch.int16))
         return mask.mul_(bits).view(like.dtype).view(shape)
@@ -46,7 +46,7 @@ def dropout_mask(shape: Sequence[int], rate: float, like: Tensor) -> Tensor:
 
 
 class Dropout(nn.Module):
-    """Dropout during training; the identity otherwise."""
+    """Dropout layer, which changes values only during training."""
 
     def __init__(self, rate: float) -> None:
         super().__init__()

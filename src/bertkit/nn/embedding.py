@@ -1,4 +1,4 @@
-"""Token embeddings and sinusoidal positions."""
+"""Embedding tables and sinusoidal positions."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from bertkit.nn.rotary_positions import angles
 
 
 class EmbeddingTable(nn.Embedding):
-    """Learned vector for each id. Shapes: (N,) -> (N, E).
+    """Table with a learned vector for each id, and accurate gradients. Shapes: (N,) -> (N, E).
 
     In bf16 on CPUs, torch's embedding accumulates the gradient of a vector in bf16. For a segment
-    embedding, which half of the tokens have, the result is a tenth off (notes/2026-11.md). Like in
-    torch, `sparse` restricts the gradient to the vectors that were looked up.
+    embedding, whose vectors are each used by half of the tokens, the result is wrong by a tenth
+    (notes/2026-11.md). As in torch, `sparse` restricts the gradient to the vectors that were used.
     """
 
     def reset_parameters(self) -> None:
-        """Initialize the vectors, unless they are on the device meta.
+        """Initialize the vectors, unless they are on the meta device.
 
-        On that device, random initialization would import torch's compiler.
+        On the meta device, random initialization would import torch's compiler.
         """
         if not self.weight.is_meta:
             super().reset_parameters()
@@ -32,7 +32,7 @@ class EmbeddingTable(nn.Embedding):
 
 
 class _Lookup(torch.autograd.Function):
-    """Embedding lookup whose gradient accumulates in fp32."""
+    """Embedding lookup whose gradient is accumulated in fp32."""
 
     @staticmethod
     def forward(ctx, weight: Tensor, ids: Tensor, sparse: bool) -> Tensor:  # type: ignore[no-untyped-def]
@@ -55,7 +55,9 @@ class _Lookup(torch.autograd.Function):
 
 
 def freeze_at_zero(table: nn.Embedding, row: int) -> None:
-    """Set a vector to zero, and keep its gradient zero even if the weights are shared.
+    """Set a vector of an embedding to zero, and its gradient as well, so that it stays zero.
+
+    This also works if another layer uses the same weights.
 
     Args:
         table: The embedding.
@@ -71,9 +73,9 @@ def freeze_at_zero(table: nn.Embedding, row: int) -> None:
 
 
 def sinusoids(positions: Tensor, width: int) -> Tensor:
-    """Return sines and cosines of each position. Shapes: (N,) -> (N, E).
+    """Compute the sinusoidal encoding of each position. Shapes: (N,) -> (N, E).
 
-    Source: Vaswani et al. 2017, section 3.5. Sines precede cosines, like in tensor2tensor.
+    Source: Vaswani et al. 2017, section 3.5. As in tensor2tensor, all sines precede all cosines.
     """
     radians = angles(positions, 10_000.0, width + width % 2)
     return torch.cat([radians.sin(), radians.cos()], -1)[:, :width]

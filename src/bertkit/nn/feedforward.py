@@ -12,7 +12,7 @@ from bertkit.nn.dropout import Dropout
 
 
 def gelu_tanh(x: Tensor) -> Tensor:
-    """Compute the approximate GELU of the original TensorFlow code of GPT-2 and ALBERT."""
+    """Compute the approximation of GELU that the original code of GPT-2 and ALBERT uses."""
     return F.gelu(x, approximate="tanh")
 
 
@@ -32,10 +32,11 @@ ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
 
 
 class FeedForward(nn.Module):
-    """down(activation(up(x))), from hidden size D to the intermediate size and back.
+    """Feed-forward network, which computes down(activation(up(x))).
 
-    If `gated`, the output of `up` has two halves, and the second is multiplied by the activation of
-    the first: Shazeer 2020, equation 5.
+    `up` projects from the hidden size D to the intermediate size, and `down` projects back to D. If
+    the network is gated, the output of `up` has two halves. The activation of the first half is
+    multiplied by the second half (Shazeer 2020, equation 5).
     """
 
     def __init__(
@@ -61,7 +62,7 @@ class FeedForward(nn.Module):
         return out
 
     def inner(self, x: Tensor) -> Tensor:
-        """Return the activations between the two matrices, which are the input of `down`."""
+        """Compute the activations, which are the input of the second matrix (`down`)."""
         x = self.up(x)
         if not self.gated:
             return self.activation(x)

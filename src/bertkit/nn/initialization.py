@@ -12,18 +12,19 @@ from bertkit.nn.feedforward import FeedForward
 
 @torch.no_grad()
 def initialize(module: nn.Module, std: float | None = 0.02) -> None:
-    """Initialize like BERT: matrices from a truncated normal, biases 0, norms 1.
+    """Initialize the weights of a module as in BERT.
 
-    The normal is truncated at two standard deviations. The padding embedding is initialized like
-    any other, as in BERT. Scores of a CRF are 0, which is a softmax per word. LSTMs and GRUs are
-    initialized by torch, uniformly up to 1/√D. Source: google-research/bert, `create_initializer`
-    (truncated normal, 0.02).
+    Matrices are sampled from a normal distribution that is truncated at two standard deviations.
+    Biases are set to 0, and the weights of norms to 1. The embedding of the padding token is
+    sampled like any other. All scores of a CRF are set to 0, so that it is equivalent to a softmax
+    for each word. LSTMs and GRUs are initialized by torch, uniformly from -1/√D to 1/√D. Source:
+    google-research/bert, `create_initializer` (truncated normal, 0.02).
 
     Args:
         module: The module to initialize.
-        std: Standard deviation. If None, each matrix has 1/√(number of its inputs), which
-            approximately keeps the norm of its input (LeCun et al. 1998, "Efficient BackProp",
-            section 4.6).
+        std: Standard deviation. If None, the standard deviation for a matrix is 1/√(number of its
+            inputs). The outputs then have about the same norm as the inputs (LeCun et al. 1998,
+            "Efficient BackProp", section 4.6).
     """
     for part in module.modules():
         if isinstance(part, nn.LSTM | nn.GRU):
@@ -33,17 +34,17 @@ def initialize(module: nn.Module, std: float | None = 0.02) -> None:
             if weight.ndim > 1 and not isinstance(part, CRF):
                 size = weight.shape[-1] ** -0.5 if std is None else std
                 nn.init.trunc_normal_(weight, std=size, a=-2 * size, b=2 * size)
-            # Only norms have vectors with the name `weight`.
+            # A vector with the name `weight` belongs to a norm.
             else:
                 weight.fill_(1.0 if name == "weight" else 0.0)
 
 
 @torch.no_grad()
 def zero_init_residuals(module: nn.Module) -> None:
-    """Set the output matrices of attention and feed-forward networks to 0.
+    """Set the output matrices of attention layers and feed-forward networks to 0.
 
-    Each layer then initially adds nothing to the residual stream. Source: Zhang et al. 2019
-    (Fixup), section 3.
+    At the start of training, each layer then adds nothing to the residual stream. Source: Zhang et
+    al. 2019 (Fixup), section 3.
 
     Args:
         module: The module to initialize.

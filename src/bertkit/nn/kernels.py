@@ -1,6 +1,6 @@
 """Attention kernels: four implementations of softmax(scale · q kᵀ + bias) v.
 
-The fifth, `Bmm`, is in `matmul_attention.py`. If a kernel does not support a batch,
+A fifth kernel, `Bmm`, is in `matmul_attention.py`. If a kernel does not support a batch, its method
 `unsupported_reason` returns the reason.
 """
 
@@ -18,16 +18,17 @@ from bertkit.nn.attention_context import AttentionContext
 from bertkit.nn.padding import pad_bucket, pad_to, unpad_bucket
 
 MIN_BLOCK_QUERIES = 64
-"""Minimum number of queries in a block of `Local`. Larger windows have blocks of the window size.
+"""Minimum number of queries in a block of `Local`. If the window is larger, a block has the size of
+the window.
 """
 
 
 class Kernel(Protocol):
     """Implementation of attention.
 
-    `kv` contains keys, then values. If they have fewer heads than the queries, H / Hkv adjacent
-    query heads share a key and value head (Ainslie et al. 2023). Rows after the tokens of a layout
-    are padding, for which zeros are returned.
+    `kv` contains the keys and the values. If they have fewer heads than the queries, H / Hkv
+    adjacent query heads share one head of keys and values (Ainslie et al. 2023). Rows after the
+    tokens of a layout are padding, and the kernel returns zeros for them.
 
     Shapes:
         q: (Rq, H, K).
@@ -38,7 +39,7 @@ class Kernel(Protocol):
     def unsupported_reason(
         self, q: Tensor, kv: Tensor, context: AttentionContext, *, dropout: float = 0.0
     ) -> str | None:
-        """Return the reason why the kernel does not support this batch, or None if it does."""
+        """Return the reason why the kernel does not support a batch, or None if it supports it."""
         ...
 
     def __call__(
@@ -47,7 +48,10 @@ class Kernel(Protocol):
 
 
 class Fused:
-    """torch's `scaled_dot_product_attention` per bucket, which stores no score matrix."""
+    """Kernel that calls torch's `scaled_dot_product_attention`, which stores no score matrix.
+
+    There is one call per bucket.
+    """
 
     def unsupported_reason(
         self, q: Tensor, kv: Tensor, context: AttentionContext, *, dropout: float = 0.0
@@ -82,9 +86,9 @@ class Fused:
 
 
 class Local:
-    """Attention of blocks of queries to the keys around them, for local attention windows.
+    """Kernel for local attention, which computes blocks of queries with the keys around each block.
 
-    The cost is linear in the length of a sequence, instead of quadratic.
+    Its cost is linear in the length of a sequence, instead of quadratic.
     """
 
     def unsupported_reason(
@@ -107,13 +111,13 @@ class Local:
 
 
 class Varlen:
-    """torch's variable-length flash attention, which runs on packed sequences on CUDA."""
+    """Kernel that calls torch's variable-length flash attention on packed sequences (CUDA only)."""
 
     def unsupported_reason(
         self, q: Tensor, kv: Tensor, context: AttentionContext, *, dropout: float = 0.0
     ) -> str | None:
         if dropout:
-            return "Varlen does not support dropout of attention weights; set it to 0"
+            return "Varlen does not support dropout of attention weights; set the dropout to 0"
         if context.bias is not None:
             return "Varlen does not support a bias; use Fused or Bmm"
         if q.device.type != "cuda":
@@ -147,20 +151,20 @@ class Varlen:
             scale=context.scale,
             window_size=(side, 0 if context.causal else side),
         )
-        # The kernel returns a tuple only if the log-sum-exp is requested, too.
+        # The kernel would return a tuple only if the log-sum-exp was also requested.
         assert isinstance(output, Tensor)
         return pad_to(output, len(q))
 
 
 class DenseAttention:
-    """Unfused attention over sequences of one length (`Padded`), for exported graphs."""
+    """Kernel for exported graphs, which computes attention on a padded batch in single steps."""
 
     def unsupported_reason(
         self, q: Tensor, kv: Tensor, context: AttentionContext, *, dropout: float = 0.0
     ) -> str | None:
         if not isinstance(context.queries, Padded):
-            return "DenseAttention requires sequences of one length; use Bmm for packed sequences"
-        return "DenseAttention does not support dropout; set it to 0" if dropout else None
+            return "DenseAttention requires a padded batch; use Bmm for packed sequences"
+        return "DenseAttention does not support dropout; set the dropout to 0" if dropout else None
 
     def __call__(
         self, q: Tensor, kv: Tensor, context: AttentionContext, *, dropout: float = 0.0
@@ -180,17 +184,20 @@ class DenseAttention:
 
 
 def _repeat_heads(x: Tensor, heads: int) -> Tensor:
-    """Repeat the heads of keys and values for the query heads that share them."""
+    """Repeat the heads of keys or values, so that each query head has its own."""
     return x.repeat_interleave(heads // x.shape[2], 2)
 
 
 def _split_by_bucket(
     q: Tensor, kv: Tensor, context: AttentionContext
 ) -> Iterator[tuple[Tensor, Tensor, Bucket, Bucket]]:
-    """Yield the query rows, key and value rows, query bucket, and key bucket of each bucket.
+    """Split queries, keys, and values by bucket.
 
-    `split` is called once, so that its gradient is one concatenation. The gradient of each slice
-    would be a tensor of full size.
+    `split` is called once, so that its gradient is one concatenation. With slices, the gradient of
+    each slice would be a tensor of full size.
+
+    Yields:
+        The rows of `q`, the rows of `kv`, the bucket of the queries, and the bucket of the keys.
     """
     rows = [
         x.split([*(bucket.tokens for bucket in side), x.shape[0] - layout.total])
@@ -235,7 +242,10 @@ def _attend_blocks(
 def _block_mask(
     bucket: Bucket, context: AttentionContext, size: int, count: int, device: torch.device
 ) -> Tensor:
-    """Return which keys of its block, and `window` keys on each side, a query attends to.
+    """Return a mask of the keys that each query of each block attends to.
+
+    The keys of a block are the keys at the positions of its queries, and `window` keys on each
+    side.
 
     Shapes:
         returns: (sequences · count, 1, size, size + 2 window).
@@ -253,6 +263,6 @@ def _block_mask(
     distance = rows - columns
     near = (distance >= 0) & (distance <= window) if context.causal else distance.abs() <= window
     is_key = near & (columns >= 0) & (columns < ends)
-    # Padding queries need at least one key.
+    # Queries that are padding attend to all keys, because a softmax needs at least one key.
     mask: Tensor = is_key | (rows >= ends)
     return mask.flatten(0, 1)[:, None]

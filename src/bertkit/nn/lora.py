@@ -1,4 +1,4 @@
-"""Low-rank adapters of linear layers (LoRA). Hu et al. 2021."""
+"""Linear layers with low-rank adapters (LoRA). Hu et al. 2021."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ ADAPTERS = (".lora_a", ".lora_b")
 
 
 class LoRALinear(nn.Linear):
-    """W x + b + (alpha / rank) B A x, with frozen W and b: equation 3.
+    """Linear layer with adapters, which computes W x + b + (alpha / rank) B A x (equation 3).
 
-    Each of the `sizes` of W's output (queries, keys, values) has its own A and B. A is initialized
-    at random and B with zeros, so the output is initially unchanged.
+    W and b are frozen. If the output has several parts (queries, keys, and values), each part has
+    its own adapter with its own A and B. A is initialized randomly and B with zeros, so that the
+    adapters do not change the output at first.
 
     Args:
         linear: The layer to adapt.
         sizes: Sizes of the parts of the output.
         rank: Rank of the adapters.
-        alpha: Scale of the adapters, multiplied by the rank.
+        alpha: Scale of the adapters. Their output is multiplied by alpha / rank.
         dropout: Dropout probability of the adapters' input.
 
     Shapes:
@@ -43,7 +44,7 @@ class LoRALinear(nn.Linear):
         self.dropout = Dropout(dropout)
         self.lora_a = nn.Parameter(weight.new_empty(len(sizes) * rank, linear.in_features))
         self.lora_b = nn.Parameter(weight.new_zeros(linear.out_features, rank))
-        # The initialization of nn.Linear.
+        # nn.Linear has the same initialization.
         nn.init.kaiming_uniform_(self.lora_a, a=math.sqrt(5))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -53,7 +54,7 @@ class LoRALinear(nn.Linear):
 
     @torch.no_grad()
     def merged(self) -> nn.Linear:
-        """Return an equivalent linear layer."""
+        """Return an equivalent linear layer without adapters."""
         linear = nn.Linear(
             self.in_features, self.out_features, self.bias is not None, device="meta"
         )

@@ -1,6 +1,7 @@
-"""Attention by batched matrix multiplications (matmuls), the default kernel on CPUs.
+"""Attention kernel that uses batched matrix multiplications (matmuls), the default on CPUs.
 
-The gradient is implemented by hand. Inference runs in blocks whose scores fit into the cache.
+The gradient is implemented by hand. Inference processes blocks whose scores fit into the CPU's
+cache.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from bertkit.nn.padding import gather_by_head, scatter_by_head
 from bertkit.nn.precision import BF16_TILE_ROWS
 
 MAX_SCORES = 1 << 21
-"""Number of scores to compute at once in inference. They fit into a CPU's cache (notes/2026-11.md).
+"""Number of scores to compute at once in inference. So many scores fit into the cache of a CPU
+(notes/2026-11.md).
 """
 
 BF16_LANES = 32
@@ -25,10 +27,11 @@ BF16_LANES = 32
 
 
 class Bmm:
-    """Batched matmuls over buckets of similar length.
+    """Kernel that uses batched matmuls over buckets of sequences of similar length.
 
-    On CPUs, this is the fastest kernel for short texts. With dropout, and in bf16 without AMX and
-    without a gradient, it is the fastest for all lengths (notes/2026-11.md).
+    On CPUs, this is the fastest kernel for short texts. In two cases, it is the fastest kernel for
+    texts of all lengths: with dropout, and in bf16 without AMX and without a gradient
+    (notes/2026-11.md).
     """
 
     def unsupported_reason(
@@ -50,8 +53,8 @@ class Bmm:
 class _BmmFunction(torch.autograd.Function):
     """Autograd function of `Bmm` with a gradient that is implemented by hand.
 
-    Autograd would copy and add up q, k and v separately, with hundreds of small operations
-    (notes/2026-11.md).
+    Without it, autograd would copy the gradients of q, k, and v and add them up separately, by
+    hundreds of small operations (notes/2026-11.md).
     """
 
     @staticmethod
@@ -120,13 +123,14 @@ class _BmmFunction(torch.autograd.Function):
 def _attend_in_blocks(q: Tensor, kv: Tensor, context: AttentionContext) -> Tensor:
     """Compute attention without a gradient, in blocks of about `MAX_SCORES` scores.
 
-    Keys that no query of a block attends to are skipped.
+    For each block, keys that no query of the block attends to are skipped.
     """
     _, heads, width = q.shape
     scale = context.scaling(width)
     output = torch.zeros_like(q, memory_format=torch.contiguous_format)
     for queries, keys in context.buckets:
-        # One short sequence is not copied: the copies would take longer than they save.
+        # A single short sequence is not copied, because the copies would take longer than they
+        # save.
         is_short = queries.sequences == 1 and heads * queries.length * keys.length <= MAX_SCORES
         gather = _view_by_head if is_short else gather_by_head
         (x,), (k, v) = gather(q[:, None], queries), gather(kv, keys)
@@ -148,7 +152,7 @@ def _attend_in_blocks(q: Tensor, kv: Tensor, context: AttentionContext) -> Tenso
                 by_head += (bias[batch] if len(bias) > 1 else bias)[:, :, rows, columns]
             if blocked is not None:
                 _mask_blocked(by_head, blocked[:, columns])
-            # Rows of padding may now have no key; `scatter_by_head` skips them.
+            # Queries that are padding may now have no key. `scatter_by_head` skips their results.
             if padding is not None:
                 _mask_padding(by_head, padding[batch, ..., columns])
             out[batch, :, rows] = torch.bmm(softmax(scores), batch_v).view_as(part)
@@ -158,12 +162,12 @@ def _attend_in_blocks(q: Tensor, kv: Tensor, context: AttentionContext) -> Tenso
 
 
 def _view_by_head(x: Tensor, bucket: Bucket) -> Tensor:
-    """Return `gather_by_head` of one sequence as a view."""
+    """Return the result of `gather_by_head` for a single sequence, as a view."""
     return x[bucket.start : bucket.start + bucket.tokens].permute(1, 2, 0, 3)[:, None]
 
 
 def _split_into_blocks(queries: Bucket, scores_per_query: int) -> Iterator[tuple[slice, slice]]:
-    """Return slices of sequences and of their queries with about `MAX_SCORES` scores."""
+    """Yield slices of the sequences and of their queries that have about `MAX_SCORES` scores."""
     count = max(1, MAX_SCORES // (queries.length * scores_per_query))
     parts = -(-queries.length * scores_per_query // MAX_SCORES)
     rows = -(-queries.length // parts)
@@ -174,18 +178,23 @@ def _split_into_blocks(queries: Bucket, scores_per_query: int) -> Iterator[tuple
 
 
 def _mask_blocked(scores: Tensor, blocked: Tensor) -> None:
-    """Mask the scores of `blocked` keys (Tq, Tk). Shapes: scores (S, H, Tq, Tk).
+    """Mask the scores of the keys that queries do not attend to, in place.
 
-    The value is finite, because a padding row may have no other key, and 0 / 0 is NaN.
+    The new score is finite. If it was -inf, a query that is padding and has no other key would
+    result in 0 / 0, which is NaN.
+
+    Shapes:
+        scores: (S, H, Tq, Tk).
+        blocked: (Tq, Tk).
     """
     scores.masked_fill_(blocked, torch.finfo(scores.dtype).min)
 
 
 def _mask_padding(scores: Tensor, padding: Tensor) -> None:
-    """Mask the scores of padding keys.
+    """Mask the scores of keys that are padding, in place.
 
-    torch's `masked_fill_` works on one value at a time, whereas an addition uses vector
-    instructions (notes/2026-11.md).
+    torch's `masked_fill_` processes one value at a time. An addition is faster for long rows,
+    because it uses vector instructions (notes/2026-11.md).
     """
     if scores.shape[-1] < BF16_LANES:
         scores.masked_fill_(padding, -torch.inf)
@@ -196,8 +205,8 @@ def _mask_padding(scores: Tensor, padding: Tensor) -> None:
 def softmax(scores: Tensor) -> Tensor:
     """Compute the softmax over the last axis.
 
-    It is computed in fp32 if torch would process most bf16 values one by one, which takes up to
-    four times as long (notes/2026-11.md).
+    For some sizes of the last axis, torch processes most bf16 values one by one, which takes up to
+    four times as long (notes/2026-11.md). In these cases, the softmax is computed in fp32.
     """
     width = scores.shape[-1]
     if scores.dtype == torch.bfloat16 and width % BF16_LANES and width < 4 * BF16_LANES:
@@ -214,8 +223,8 @@ def softmax_backward(grad: Tensor, weights: Tensor) -> Tensor:
 
 
 def _scaled_bmm(a: Tensor, b: Tensor, scale: float, out: Tensor | None = None) -> Tensor:
-    """Compute scale · a b in one call."""
-    # `start` is not read, because beta is 0.
+    """Compute the matrix products `a @ b`, multiplied by `scale`, in one call."""
+    # Because beta is 0, the values of `start` are not read.
     start = a.new_empty(()) if out is None else out
     product: Tensor = torch.baddbmm(start, a, b, beta=0, alpha=scale, out=out)
     return product

@@ -1,4 +1,4 @@
-"""LayerNorm and RMSNorm, whose gradients accumulate in fp32."""
+"""LayerNorm and RMSNorm with gradients that are accumulated in fp32."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from bertkit.nn.precision import CHUNK_VALUES
 class LayerNorm(nn.LayerNorm):
     """Layer normalization. Ba et al. 2016. Shapes: (…, D) -> (…, D).
 
-    In bf16 on CPUs, torch's LayerNorm accumulates the gradients of weight and bias in bf16. A sum
-    over ten thousand tokens then has an error of about 10 % (notes/2026-11.md).
+    In bf16 on CPUs, torch's LayerNorm accumulates the gradients of the weight and the bias in bf16.
+    A sum over ten thousand tokens then has an error of about 10 % (notes/2026-11.md). This class
+    accumulates them in fp32.
     """
 
     def forward(self, x: Tensor) -> Tensor:
@@ -34,7 +35,7 @@ class RMSNorm(nn.Module):
         self.weight, self.eps = nn.Parameter(torch.ones(width)), eps
 
     def forward(self, x: Tensor) -> Tensor:
-        # This single operation computes in fp32, too.
+        # This single operation also computes in fp32.
         if not torch.is_grad_enabled():
             return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
         x_fp32 = x.float()
@@ -43,7 +44,7 @@ class RMSNorm(nn.Module):
 
 
 class _LayerNorm(torch.autograd.Function):
-    """LayerNorm with a gradient that is computed in fp32, some rows at a time."""
+    """LayerNorm with a gradient that is computed in fp32, for some rows at a time."""
 
     @staticmethod
     def forward(ctx, x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:  # type: ignore[no-untyped-def]

@@ -1,7 +1,7 @@
-"""Conversions between packed rows and padded buckets, which attention kernels compute on.
+"""Conversions between packed rows and padded buckets, which attention kernels process.
 
-A bucket of equal lengths is a view. Other buckets are copied by gathers, whose gradients are also
-gathers.
+If all sequences of a bucket have equal lengths, the padded bucket is a view of the packed rows.
+Otherwise, rows are copied by a gather, whose gradient is also a gather.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from bertkit.nn.precision import BF16_TILE_ROWS
 
 
 def pad_to(x: Tensor, rows: int) -> Tensor:
-    """Append zeros along the first dimension. Shapes: (R, …) -> (rows, …)."""
+    """Append rows of zeros. Shapes: (R, …) -> (rows, …)."""
     missing = rows - len(x)
-    # Padding by zero rows would copy x.
+    # If no row is missing, F.pad would still copy x.
     return F.pad(x, (0, 0) * (x.ndim - 1) + (0, missing)) if missing else x
 
 
 def pad_to_tiles(x: Tensor) -> Tensor:
-    """Pad bf16 rows on a CPU to a multiple of its tile size; return other tensors unchanged."""
+    """Pad a bf16 tensor on a CPU to a multiple of the tile size. Return other tensors unchanged."""
     uses_tiles = x.dtype == torch.bfloat16 and x.device.type == "cpu"
     return pad_to(x, len(x) + -len(x) % BF16_TILE_ROWS) if uses_tiles else x
 
@@ -35,7 +35,7 @@ def pad_bucket(x: Tensor, bucket: Bucket) -> Tensor:
 
 
 def unpad_bucket(x: Tensor, bucket: Bucket) -> Tensor:
-    """Select the tokens of a padded, flattened bucket.
+    """Remove the padding from a flattened bucket.
 
     Shapes:
         (sequences · length, …) -> (tokens, …).
@@ -47,14 +47,15 @@ def unpad_bucket(x: Tensor, bucket: Bucket) -> Tensor:
 
 
 def gather_by_head(x: Tensor, bucket: Bucket, *, zeros: bool = False) -> Tensor:
-    """Gather a bucket by head, as contiguous memory.
+    """Copy the rows of a bucket into contiguous memory, with an axis of heads and with padding.
 
-    Sequences are padded with their last token, because a gather takes a third of the time of zeros
-    and a scatter, and attention weights of padding are 0. A gradient needs `zeros`.
+    By default, sequences are padded with copies of their last token. This does not change results,
+    because attention weights of padding are 0. It takes a third of the time of padding with zeros.
+    Gradients require zeros.
 
     Args:
         x: Rows of all buckets.
-        bucket: The bucket.
+        bucket: The bucket to copy.
         zeros: Whether to pad with zeros.
 
     Shapes:
@@ -68,7 +69,7 @@ def gather_by_head(x: Tensor, bucket: Bucket, *, zeros: bool = False) -> Tensor:
 
 
 def scatter_by_head(target: Tensor, x: Tensor, bucket: Bucket) -> None:
-    """Write a bucket back into the rows of `target`: the inverse of `gather_by_head`."""
+    """Copy a bucket back into the rows of `target`. This is the inverse of `gather_by_head`."""
     rows = target[bucket.start : bucket.start + bucket.tokens]
     x = x.permute(1, 3, 0, 2, 4)
     if bucket.scatter_indices is None:
@@ -78,14 +79,14 @@ def scatter_by_head(target: Tensor, x: Tensor, bucket: Bucket) -> None:
 
 
 def scatter_rows(x: Tensor, bucket: Bucket) -> Tensor:
-    """Write rows to their positions in the padded, flattened bucket; padding is zero."""
+    """Copy packed rows to their places in a flattened bucket that is padded with zeros."""
     assert bucket.scatter_indices is not None
     size = bucket.sequences * bucket.length
     return x.new_zeros(size, *x.shape[1:]).index_copy_(0, bucket.scatter_indices, x)
 
 
 class _Scatter(torch.autograd.Function):
-    """`scatter_rows` with a gather as its gradient; autograd would use a scatter."""
+    """Autograd function of `scatter_rows` whose gradient is a gather instead of a scatter."""
 
     @staticmethod
     def forward(ctx, x: Tensor, bucket: Bucket) -> Tensor:  # type: ignore[no-untyped-def]
@@ -98,7 +99,7 @@ class _Scatter(torch.autograd.Function):
 
 
 class _Gather(torch.autograd.Function):
-    """Gather of a bucket's tokens: the transpose of `_Scatter`."""
+    """Autograd function that gathers the tokens of a bucket. It is the transpose of `_Scatter`."""
 
     @staticmethod
     def forward(ctx, x: Tensor, bucket: Bucket) -> Tensor:  # type: ignore[no-untyped-def]

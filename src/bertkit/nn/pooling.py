@@ -22,7 +22,7 @@ def first(states: Tensor, batch: Batch) -> Tensor:
 
 
 def mean(states: Tensor, batch: Batch) -> Tensor:
-    """Return the mean token embedding of each sequence, special tokens included, in fp32."""
+    """Return the mean token embedding of each sequence, including special tokens, in fp32."""
     return batch.layout.segment_sum(states) / batch.layout.counts[:, None]
 
 
@@ -53,7 +53,7 @@ ACTIVATIONS: Mapping[Activation, Callable[[Tensor], Tensor]] = {
 
 
 class Dense(nn.Module):
-    """Linear layer over pooled vectors, and an activation. Shapes: (S, D) -> (S, W)."""
+    """Linear layer and activation for pooled vectors. Shapes: (S, D) -> (S, W)."""
 
     def __init__(
         self, hidden: int, width: int, activation: Activation = "tanh", *, bias: bool = True
@@ -69,17 +69,22 @@ class Dense(nn.Module):
 
 @dataclass(frozen=True)
 class Pooling:
-    """Conversion of token embeddings to text embeddings. Shapes: (N, D) -> (S, D or W)."""
+    """Settings and layers that convert token embeddings to text embeddings.
+
+    Shapes:
+        (N, D) -> (S, D), or (S, W) with a dense layer.
+    """
 
     mode: Mode = "mean"
     normalize: bool = False
-    """Whether to normalize embeddings. The caller does it, after averaging the windows of a text.
+    """Whether embeddings have to be normalized. The caller normalizes them, after it has averaged
+    the windows of a text.
     """
     dense: Dense | None = None
     prompts: Prompts = field(default_factory=Prompts)
-    """Prompts to prepend to texts. The caller adds them when it encodes a text."""
+    """Prompts to prepend to texts. The caller prepends them when it encodes a text."""
     similarity: str = "cosine"
-    """Similarity function of the embeddings, with the name of sentence-transformers."""
+    """Name of the embeddings' similarity function, as in sentence-transformers."""
     lowercase: bool = False
     """Whether to lowercase texts before tokenization (`do_lower_case`)."""
 
@@ -88,7 +93,7 @@ class Pooling:
         return pooled if self.dense is None else self.dense(pooled)
 
     def reads(self, hidden: int) -> bool:
-        """Return whether the dense layer, if any, accepts this hidden size."""
+        """Return whether the pooling accepts this hidden size. Only a dense layer restricts it."""
         return self.dense is None or self.dense.linear.in_features == hidden
 
     def width(self, hidden: int) -> int:
@@ -97,7 +102,7 @@ class Pooling:
 
 
 class Pool(nn.Module):
-    """Head of an embedding model. Shapes: (N, D) -> (S, D or W)."""
+    """Head of an embedding model, which applies a pooling. Shapes: (N, D) -> (S, D or W)."""
 
     def __init__(self, pooling: Pooling) -> None:
         super().__init__()

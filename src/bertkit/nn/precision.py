@@ -1,4 +1,4 @@
-"""Selection of device and precision: fp32, or bf16 if it is faster."""
+"""Selection of the device, and of the precision (fp32 or bf16)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 from bertkit.errors import DeviceError, check_choice
 
-# The names of precisions are used without torch.
+# Commands use the names of precisions without importing torch.
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
@@ -22,16 +22,16 @@ Inference = Literal["auto", "fp32", "bf16", "int8"]
 BF16_TILE_ROWS = 32
 """Number of bf16 rows that the matrix unit of a CPU processes at once.
 
-Other numbers of rows take up to a third longer, and oneDNN compiles new code for each of them
-(notes/2026-11.md).
+If the number of rows is not a multiple, a computation takes up to a third longer, and oneDNN
+compiles new code for each number (notes/2026-11.md).
 """
 
 CHUNK_VALUES = 1 << 17
-"""Number of bf16 values to convert to fp32 at once. They fit into the cache of a CPU."""
+"""Number of bf16 values to convert to fp32 at once. So many values fit into the cache of a CPU."""
 
 
 WITHOUT_BF16 = ("SSE41", "AVX", "AVX2", "AVX2_VNNI", "AVX512_CORE", "AVX512_CORE_VNNI")
-"""Values of oneDNN's ONEDNN_MAX_CPU_ISA that disable bf16 instructions."""
+"""Values of the environment variable ONEDNN_MAX_CPU_ISA that disable bf16 instructions."""
 
 
 @cache
@@ -42,9 +42,10 @@ def cpuinfo() -> str:
 
 
 def has_bf16(device: str) -> bool:
-    """Return whether the device multiplies bf16 in hardware; emulation is 100 times slower.
+    """Return whether a device has bf16 instructions that bertkit may use.
 
-    A CPU does not if ONEDNN_MAX_CPU_ISA limits oneDNN to older instruction sets.
+    Without these instructions, bf16 would be emulated, which is 100 times slower. A CPU is treated
+    as if it had none if ONEDNN_MAX_CPU_ISA limits oneDNN to older instruction sets.
     """
     if device.startswith("cuda"):
         import torch
@@ -57,26 +58,26 @@ def has_bf16(device: str) -> bool:
 
 @cache
 def has_amx() -> bool:
-    """Return whether the CPU has AMX tiles for bf16, and oneDNN may use them."""
+    """Return whether the CPU has AMX tiles for bf16 and oneDNN may use them."""
     isa = os.environ.get("ONEDNN_MAX_CPU_ISA", "ALL").upper()
     return "amx_bf16" in cpuinfo() and ("AMX" in isa or isa in ("ALL", "DEFAULT"))
 
 
 def bf16_is_faster(device: str) -> bool:
-    """Return whether bf16 is faster than fp32 on the device, so that `auto` selects it.
+    """Return whether bf16 is faster than fp32 on a device. The precision `auto` then selects bf16.
 
-    Intel CPUs without AMX do half as many matmuls per second in bf16 (notes/2026-11.md).
+    On Intel CPUs without AMX, matmuls take twice as long in bf16 as in fp32 (notes/2026-11.md).
     """
     without_amx = "GenuineIntel" in cpuinfo() and "amx_bf16" not in cpuinfo()
     return has_bf16(device) and not (device.startswith("cpu") and without_amx)
 
 
 def resolve(precision: Precision, device: str) -> torch.dtype:
-    """Return the dtype of a run.
+    """Return the dtype for a precision on a device.
 
     Args:
         precision: The requested precision.
-        device: The device of the run.
+        device: Name of the device.
 
     Raises:
         ConfigError: If the precision is not supported.
@@ -96,10 +97,10 @@ def resolve(precision: Precision, device: str) -> torch.dtype:
 
 
 def resolve_device(name: str, setting: str = "device") -> str:
-    """Return the device of a run. `auto` selects a GPU if one is available.
+    """Return the name of the device to use, and check that the device can be used.
 
     Args:
-        name: Name of a torch device, or `auto`.
+        name: Name of a torch device. `auto` selects a GPU if one is available, or else the CPU.
         setting: Name of the setting, for the error message.
 
     Raises:
@@ -110,18 +111,18 @@ def resolve_device(name: str, setting: str = "device") -> str:
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     try:
-        # `cpu` rejects the device meta, which stores no values.
+        # Calling `cpu` fails for the meta device, which stores no values.
         torch.empty(1, device=name).cpu()
     except (RuntimeError, AssertionError) as error:
         raise DeviceError(
             f"{setting}: {name!r} cannot be used ({str(error).splitlines()[0]}); "
-            "remove it to use the default device"
+            f"remove {setting} to use the default device"
         ) from None
     return name
 
 
 def check_cpu(device: str, name: str) -> None:
-    """Check that a device can run a model that supports only the CPU.
+    """Check that the device is the CPU, for a model that supports only the CPU.
 
     Args:
         device: Name of the device.
@@ -137,10 +138,11 @@ def check_cpu(device: str, name: str) -> None:
 def add_up(total: Tensor | None, more: Tensor) -> Tensor:
     """Add a part of a gradient to the sum of the previous parts, in fp32 or higher precision.
 
-    In bf16, later parts of a long sum are lost, because each is too small compared with the sum.
+    If a long sum was accumulated in bf16, later parts would be lost, because each part is too small
+    compared with the sum.
 
     Args:
-        total: Sum of the previous parts, which may be overwritten. None if there are none.
+        total: Sum of the previous parts, or None if this is the first part. It may be overwritten.
         more: Part to add.
 
     Returns:
@@ -153,7 +155,7 @@ def add_up(total: Tensor | None, more: Tensor) -> Tensor:
     total = total.to(torch.promote_types(total.dtype, torch.float32))
     if total.dtype == more.dtype or total.device.type != "cpu":
         return total.add_(more)
-    # torch would first cast all of `more`, which is slow if it exceeds the cache.
+    # torch would first convert all of `more`, which is slow if it does not fit into the cache.
     parts = zip(
         total.view(-1).split(CHUNK_VALUES), more.reshape(-1).split(CHUNK_VALUES), strict=True
     )

@@ -1,4 +1,4 @@
-"""Relative position bias: a learned value per head and distance, added to the scores."""
+"""Relative position bias: a learned value for each head and distance is added to the scores."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bertkit.nn.attention_context import Bias
 from bertkit.nn.embedding import EmbeddingTable
 
 MAX_DISTANCE = 128
-"""Distance from which all distances share a bucket."""
+"""All distances from this one on share a bucket."""
 
 
 class RelativeBias(nn.Module):
@@ -21,9 +21,9 @@ class RelativeBias(nn.Module):
     Source: Raffel et al. 2020, section 2.1; Song et al. 2020 (MPNet).
 
     Args:
-        buckets: Number of buckets of distances.
-        heads: Number of heads.
-        causal: Whether keys never follow their query, so that no buckets are needed for them.
+        buckets: Number of distance buckets.
+        heads: Number of attention heads.
+        causal: Whether attention is causal. No buckets are then needed for keys after the query.
     """
 
     def __init__(self, buckets: int, heads: int, *, causal: bool = False) -> None:
@@ -36,7 +36,7 @@ class RelativeBias(nn.Module):
 
         def bias(q: Tensor, kv: Tensor, queries: Bucket, keys: Bucket) -> Tensor:
             size = queries.length, keys.length
-            # Sizes are symbolic during export.
+            # During an export, sizes are symbolic and cannot be keys of the cache.
             if torch.compiler.is_exporting():
                 return self.bias_matrix(*size)
             if size not in biases:
@@ -46,12 +46,16 @@ class RelativeBias(nn.Module):
         return bias
 
     def bias_matrix(self, queries: int, keys: int) -> Tensor:
-        """Return the bias of all queries and keys of a sequence. Shapes: (1, H, queries, keys)."""
+        """Return the bias for all pairs of a query and a key in a sequence.
+
+        Shapes:
+            returns: (1, H, queries, keys).
+        """
         device = self.table.weight.device
         return self.bias_at(*(torch.arange(n, device=device)[None] for n in (queries, keys)))
 
     def bias_at(self, queries: Tensor, keys: Tensor) -> Tensor:
-        """Return the bias of queries and keys at the given positions.
+        """Return the bias for all pairs of a query and a key at these positions.
 
         Args:
             queries: Positions of the queries.
@@ -72,13 +76,14 @@ def bucket_distances(distance: Tensor, buckets: int, *, causal: bool = False) ->
     """Return the bucket of each distance.
 
     Unless `causal` is set, half of the buckets are for keys that come after the query. On each
-    side, the first half of the buckets contains one distance each. The others have equal width in
-    the logarithm of the distance, up to `MAX_DISTANCE`.
+    side, the first half of the buckets contain one distance each. The other buckets have equal
+    width in the logarithm of the distance, up to `MAX_DISTANCE`.
     """
     half = buckets if causal else buckets // 2
     exact = half // 2
     far = (-distance).clamp(min=0) if causal else distance.abs()
-    # At the edge of a bucket, another order of operations can round to the adjacent bucket.
+    # The order of these operations matters. At the edge of a bucket, another order could round to
+    # the adjacent bucket.
     fraction = (far.clamp(min=1).float() / exact).log() / math.log(MAX_DISTANCE / exact)
     log_bucket = exact + (fraction * (half - exact)).long()
     bucket: Tensor = torch.where(far < exact, far, log_bucket.clamp(max=half - 1))

@@ -1,6 +1,7 @@
-"""Rotary position embeddings: queries and keys rotated by angles proportional to position.
+"""Rotary position embeddings, which rotate queries and keys by angles proportional to the position.
 
-Their dot products then depend on the distance of two tokens. Su et al. 2021, section 3.2.
+The dot product of a query and a key then depends on the distance between the two tokens. Su et al.
+2021, section 3.2.
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ from torch import Tensor
 from bertkit.batch import Packed
 
 FEW_TOKENS = 64
-"""Maximum number of tokens for which three operations on all values are faster than eight on
-halves.
+"""Maximum number of tokens for which it is faster to rotate by three operations on all values than
+by eight operations on half of the values.
 """
 
 
 @dataclass(frozen=True)
 class Rotary:
-    """Cosines and sines of the angles of each token. Shapes: cos, sin (R, 1, K / 2)."""
+    """Cosines and sines of the rotation angles of each token. Shapes: cos, sin (R, 1, K / 2)."""
 
     cos: Tensor
     sin: Tensor
@@ -30,15 +31,15 @@ class Rotary:
     def of(
         layout: Packed, base: float, *, rows: int, like: Tensor, width: int, factor: float = 1.0
     ) -> Rotary:
-        """Compute the angles of each token's position. Rows after the layout's tokens are padding.
+        """Compute the rotation angles for the position of each token.
 
         Args:
-            layout: The sequences.
-            base: Base of the frequencies.
-            rows: Number of rows R.
-            like: Tensor whose device and dtype the angles have.
+            layout: Layout of the sequences.
+            base: RoPE base.
+            rows: Number of rows R. Rows after the tokens of the layout are padding.
+            like: Tensor that determines the device and the dtype.
             width: Head dimension K.
-            factor: Divisor of positions.
+            factor: Factor by which positions are divided.
         """
         radians = angles(torch.arange(layout.longest, device=like.device), base, width, factor)
         positions = torch.nn.functional.pad(layout.positions, (0, rows - layout.total))
@@ -46,12 +47,17 @@ class Rotary:
         return Rotary(cos, sin)
 
     def expand(self, heads: int, rest: int) -> tuple[Tensor, Tensor]:
-        """Return the factors of all values of all heads. The last `rest` heads are not rotated.
+        """Expand the cosines and sines to all values of all heads. The result is cached.
 
-        The result is cached.
+        Args:
+            heads: Number of heads to rotate.
+            rest: Number of heads after them that are not rotated.
+
+        Returns:
+            Cosines and sines. They are 1 and 0 for the heads that are not rotated.
 
         Shapes:
-            returns: (R, heads + rest, K) both.
+            returns: (R, heads + rest, K) and (R, heads + rest, K).
         """
         if (heads, rest) not in self._expanded:
             cos, sin = (torch.cat(x, -1) for x in ((self.cos, self.cos), (-self.sin, self.sin)))
@@ -64,7 +70,7 @@ class Rotary:
 
 
 def angles(positions: Tensor, base: float, width: int, factor: float = 1.0) -> Tensor:
-    """Compute position / factor / base^(2i / K), i < K / 2, for head dimension K = `width`.
+    """Compute the angles position / factor / base^(2i / K) for i < K / 2, with K = `width`.
 
     Shapes:
         positions: (T,).
@@ -75,13 +81,14 @@ def angles(positions: Tensor, base: float, width: int, factor: float = 1.0) -> T
 
 
 def rotate(x: Tensor, rotary: Rotary, heads: int) -> Tensor:
-    """Rotate the first `heads` heads; the remaining ones, such as values, do not change.
+    """Rotate the first `heads` heads. The remaining heads, such as values, do not change.
 
-    Each value of the first half of a head is rotated with a value of the second half.
+    Each number in the first half of a head forms a pair with a number in the second half, and the
+    pair is rotated.
 
     Args:
         x: Heads of all tokens.
-        rotary: The angles.
+        rotary: Rotation angles of the tokens.
         heads: Number of heads to rotate.
 
     Shapes:
@@ -96,7 +103,7 @@ def rotate(x: Tensor, rotary: Rotary, heads: int) -> Tensor:
 
 
 class _Rotate(torch.autograd.Function):
-    """Rotation, whose gradient is the inverse rotation."""
+    """Autograd function that rotates. Its gradient is the inverse rotation."""
 
     @staticmethod
     def forward(ctx, x: Tensor, cos: Tensor, sin: Tensor, heads: int) -> Tensor:  # type: ignore[no-untyped-def]

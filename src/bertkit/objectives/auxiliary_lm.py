@@ -1,4 +1,4 @@
-"""Auxiliary language-model loss in fine-tuning. Radford et al. 2018, section 3.2."""
+"""Auxiliary language modeling loss for fine-tuning. Radford et al. 2018, section 3.2."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ TaskLoss = Callable[[Tensor, Batch, Totals, nn.Module], Loss]
 
 
 class WithAuxiliaryLM:
-    """Task loss plus a weighted loss of next-token prediction.
+    """Objective that adds a weighted loss of next-token prediction to the loss of a task.
 
-    Equation 5 of Radford et al. 2018, in which the weight is λ. The second loss is the mean
-    cross-entropy over all tokens of a step that have a successor, special tokens included. The head
-    `lm` predicts it.
+    This is equation 5 of Radford et al. 2018, in which the weight is λ. The head `lm` predicts the
+    next token after each token, including special tokens. The added loss is the mean cross-entropy
+    over all tokens of an optimizer step that have a next token.
 
     Args:
-        task_loss: The loss of the task.
+        task_loss: Function that computes the loss of the task.
         head: Name of the task's head.
         weight: Weight of the next-token loss.
     """
@@ -43,7 +43,7 @@ class WithAuxiliaryLM:
 
 
 def next_token_loss(model: Model, states: Tensor, batch: Batch) -> Tensor:
-    """Return the summed cross-entropy of each token's successor. Shapes: states (N, D) -> ()."""
+    """Compute the summed cross-entropy of next-token prediction. Shapes: states (N, D) -> ()."""
     head, layout = cast(LanguageModelHead, model.heads["lm"]), batch.layout
     has_next = torch.ones_like(batch.ids, dtype=torch.bool)
     has_next[layout.first + layout.counts - 1] = False

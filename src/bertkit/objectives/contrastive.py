@@ -1,4 +1,4 @@
-"""Contrastive losses, logistic regression, and steps that exceed the memory."""
+"""Contrastive loss, logistic regression, and training steps that are too large for the memory."""
 
 from __future__ import annotations
 
@@ -15,26 +15,27 @@ from bertkit.models.model import Model
 from bertkit.training.distributed import share_of, sum_over_ranks
 
 MAX_BATCH_TOKENS = 8192
-"""Number of tokens whose activations are in memory during training.
+"""Maximum number of tokens whose activations are in memory during training.
 
-The forward pass of larger steps is computed twice.
+Larger steps are computed in parts, whose forward passes are computed twice.
 """
 
 INVERSE_PENALTY = 10.0
-"""Inverse weight of the L2 penalty of `fit_logistic`, for vectors of mean length 1."""
+"""Inverse of the weight of the L2 penalty in `fit_logistic`, for vectors of mean length 1."""
 
 
 def contrastive_loss(vectors: Tensor, labels: Tensor, rows: Tensor) -> Tensor:
-    """Compute the mean squared error of cosines: target 1 within a label, 0 between labels.
+    """Compute the mean squared error of the cosine similarities of all pairs of texts.
 
-    The two means have equal weight. All pairs in a step are used, whereas the paper uses only
-    sampled pairs: a step of 32 pairs then has two thousand, at the same cost. A pair of the same
-    row with itself is excluded.
+    The target is 1 for texts with the same label, and 0 for texts with different labels. The mean
+    over pairs with the same label and the mean over pairs with different labels have equal weight.
+    The paper uses only sampled pairs. Here, a step with the texts of 32 sampled pairs uses all two
+    thousand pairs of these texts at the same cost. A text is not paired with a copy of itself.
 
     Args:
         vectors: One embedding per text.
         labels: Label of each text.
-        rows: Index of the example of each text.
+        rows: Index of the example that each text comes from.
 
     Returns:
         The loss, a scalar.
@@ -53,18 +54,18 @@ def contrastive_loss(vectors: Tensor, labels: Tensor, rows: Tensor) -> Tensor:
 def fit_logistic(
     vectors: Tensor, targets: Tensor, *, labels: int, weights: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Fit a logistic regression with an L2 penalty, like scikit-learn's.
+    """Fit a logistic regression with an L2 penalty, as in scikit-learn.
 
-    Vectors are divided by their mean length first.
+    The vectors are first divided by their mean length.
 
     Args:
         vectors: One vector per example.
         targets: Label index of each example.
         labels: Number of labels.
-        weights: Weight of each label; all are 1 by default.
+        weights: Weight of each label. By default, all labels have weight 1.
 
     Returns:
-        Weight and bias.
+        Weight matrix and bias.
 
     Shapes:
         vectors: (N, D).
@@ -93,14 +94,15 @@ def fit_logistic(
 def compute_in_parts(
     compute: Callable[[Model, Batch], Tensor], model: Model, batch: Batch
 ) -> Tensor:
-    """Compute the outputs of a batch whose sequences are compared with each other.
+    """Compute outputs for all sequences of a step, so that a loss can compare them with each other.
 
-    A training batch of more than `MAX_BATCH_TOKENS` tokens is computed in parts, and again for the
-    gradient. The step size is then not limited by memory (Gao et al. 2021, GradCache). Each process
-    computes a share of a shared batch, and receives the outputs of the others.
+    A training batch of more than `MAX_BATCH_TOKENS` tokens is split into parts. The outputs of each
+    part are computed again for the gradient, so that memory does not limit the number of sequences
+    (Gao et al. 2021, GradCache). Of a shared batch, each process computes a share of the
+    sequences, and receives the outputs of the other processes.
 
     Args:
-        compute: Function that computes the outputs of a model and a batch.
+        compute: Function that computes the outputs from a model and a batch.
         model: The model.
         batch: All sequences of the step.
 
@@ -138,6 +140,6 @@ def _select(batch: Batch, sequences: slice) -> Batch:
 
 
 def compute_embeddings(model: Model, batch: Batch) -> Tensor:
-    """Return the text embeddings that the classification head takes as input. Shapes: (S, D)."""
+    """Compute the text embeddings, which are the input of the classifier. Shapes: (S, D)."""
     (head,) = (head for head in model.heads.values() if isinstance(head, VectorClassifier))
     return head.vectors(model.states(batch), batch).float()

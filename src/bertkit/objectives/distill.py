@@ -1,6 +1,6 @@
-"""Knowledge distillation from a teacher's outputs, hidden states and attention.
+"""Knowledge distillation from the outputs, hidden states, and attention of a teacher.
 
-Source: Hinton et al. 2015 (outputs); Sanh et al. 2019 (DistilBERT); Jiao et al. 2020 (TinyBERT);
+Sources: Hinton et al. 2015 (outputs); Sanh et al. 2019 (DistilBERT); Jiao et al. 2020 (TinyBERT);
 Wang et al. 2020 (MiniLM).
 """
 
@@ -23,43 +23,42 @@ from bertkit.objectives.loss import Loss, Totals
 MAPS_HEAD = "maps"
 """Name of the head with the linear maps from the student's hidden size to the teacher's.
 
-TinyBERT needs two maps: of the embedding and of all layers (W_e and W_h). Otherwise, there is one
-map, of the last layer.
+If `compare` is `squared` (TinyBERT), there are two maps: one for the embedding (W_e), and one for
+all layers (W_h). If it is `cosine`, there is one map, for the last layer.
 """
 
 TEACHER_OUTPUTS = "teacher_outputs"
-"""Name of the batch targets that contain the teacher's outputs, if they are precomputed."""
+"""Name of the targets that contain the teacher's outputs, if they were computed in advance."""
 
 TaskLoss = Callable[[Tensor, Batch, Totals, nn.Module], Loss]
 """Function that computes a task's loss from the outputs of its head."""
 
 
 class Terms(Settings, frozen=True):
-    """Weights of the terms of a student's loss; 0 disables a term."""
+    """Settings of the terms of a student's loss. A term with weight 0 is not used."""
 
     labels: Weight = 0.5
     """Weight of the loss on the labels, as in training without a teacher."""
     outputs: Weight = 0.5
-    """Weight of the loss on the teacher's outputs: cross-entropy with the softened probabilities,
-    or the mean squared error for outputs that are not a choice among labels.
+    """Weight of the loss on the teacher's outputs. This is the KL divergence from the teacher's
+    softened probabilities, or the mean squared error if the outputs are not a choice of one label.
     """
     temperature: Positive = 2.0
-    """Divisor of both models' logits before softmax. Values above 1 give small probabilities more
-    weight.
+    """Number by which the logits of both models are divided before the softmax. Values above 1 give
+    small probabilities more weight.
     """
     states: Weight = 0.25
-    """Weight of the loss on the hidden states; see `compare`."""
+    """Weight of the loss on the hidden states, which `compare` selects."""
     compare: Literal["squared", "cosine"] = "squared"
-    """`squared`: mean squared error of the embedding and of each layer, summed (TinyBERT).
-    `cosine`: cosine distance of the last layer's states (DistilBERT).
+    """Loss on the hidden states. `squared` is the mean squared error, summed over the embedding and
+    all layers (TinyBERT). `cosine` is the cosine distance of the last layer's states (DistilBERT).
     """
     attention: Weight = 0.0
-    """Weight of the mean squared error of each layer's attention logits, summed over the layers
-    (TinyBERT).
+    """Weight of the mean squared error of the attention logits, summed over the layers (TinyBERT).
     """
     relations: Weight = 0.0
-    """Weight of the KL divergence of the last layer's attention distributions and value–value
-    relations (MiniLM).
+    """Weight of the KL divergence from the teacher's attention distributions and value–value
+    relations in the last layer (MiniLM).
     """
 
     def __post_init__(self) -> None:
@@ -68,25 +67,27 @@ class Terms(Settings, frozen=True):
 
 
 class Distillation:
-    """Objective of distillation: a task's loss plus the terms of the teacher.
+    """Distillation objective: the loss of a task, plus terms that compare a student with a teacher.
 
-    Student and teacher read the same tokens. Each term is a mean over the whole optimizer step:
-    outputs over their rows, states over tokens, attention and relations over sequences. The model
-    to train is `learner`: the student, with the additional head `maps` if the hidden sizes differ.
+    The student and the teacher read the same tokens. Each term is a mean over the whole optimizer
+    step. The mean is over output rows for the outputs, over tokens for the hidden states, and over
+    sequences for attention and relations. The attribute `learner` is the model to train. It is the
+    student, with the additional head `maps` if the hidden sizes differ.
 
     Args:
-        task_loss: Loss of the task.
+        task_loss: Function that computes the loss of the task.
         teacher: The teacher.
         student: The student.
         head: Name of the head whose outputs are compared.
         terms: Weights of the loss terms.
-        layers: For each student layer, the number of the teacher layer that it is compared with,
-            counted from 1. Default: `default_layers`. The embeddings are compared with each other.
-        single_label: Whether the outputs are a choice among labels.
+        layers: For each student layer, the number of the teacher layer that it is compared with.
+            The first layer is 1. Default: see `default_layers`. The embedding of the student is
+            always compared with the embedding of the teacher.
+        single_label: Whether the outputs are a choice of one label.
 
     Raises:
-        ConfigError: If vocabularies differ, if `layers` does not match the models, or if a term
-            needs equal numbers of heads and they differ.
+        ConfigError: If the vocabularies differ, if `layers` does not match the models, or if a term
+            requires equal numbers of attention heads and they differ.
     """
 
     def __init__(
@@ -111,13 +112,13 @@ class Distillation:
         if config.heads != teacher_config.heads and (terms.attention or terms.relations):
             raise ConfigError(
                 f"terms: student and teacher have {config.heads} and {teacher_config.heads} heads "
-                "per layer, but attention and relations compare individual heads; set both to 0"
+                "per layer, but attention and relations compare single heads; set both weights to 0"
             )
         self.layers = tuple(layers) or default_layers(config.layers, teacher_config.layers)
         outside = [layer for layer in self.layers if not 0 < layer <= teacher_config.layers]
         if outside or len(self.layers) != config.layers:
             raise ConfigError(
-                f"layers must be a teacher layer, 1 to {teacher_config.layers}, for each of the "
+                f"layers must list a teacher layer, 1 to {teacher_config.layers}, for each of the "
                 f"student's {config.layers} layers, got {list(self.layers)}"
             )
         self.learner = student
@@ -160,16 +161,17 @@ class Distillation:
         return Loss(total, {name: part.detach() for name, part in parts.items()}, correct)
 
     def _outputs(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the loss on the outputs, summed over rows."""
+        """Compute the loss on the outputs, summed over rows."""
         if not self.single_label:
             return F.mse_loss(outputs, targets, reduction="sum") / outputs.shape[-1]
         divisor = self.terms.temperature
         student, target = (torch.log_softmax(x / divisor, -1) for x in (outputs, targets))
-        # Softening scales gradients by 1 / temperature²: Hinton et al. 2015, section 2.
+        # The temperature scales gradients by 1 / temperature². The factor temperature² compensates
+        # for this: Hinton et al. 2015, section 2.
         return divisor**2 * F.kl_div(student, target, reduction="sum", log_target=True)
 
     def _states(self, model: Model, trace: Trace, teacher_trace: Trace) -> Tensor:
-        """Return the loss on the states, summed over tokens and, unless cosine, over layers."""
+        """Compute the loss on the hidden states, summed over tokens and over compared layers."""
         layers = list(enumerate((0, *self.layers)))
         if self.terms.compare == "cosine":
             layers = layers[-1:]
@@ -186,7 +188,7 @@ class Distillation:
         return torch.stack(losses).sum()
 
     def _attention(self, trace: Trace, teacher: Trace, batch: Batch) -> Tensor:
-        """Return the loss on the attention logits, summed over sequences and layers."""
+        """Compute the loss on the attention logits, summed over sequences and layers."""
         losses = []
         for i, layer in enumerate(self.layers):
             pairs = zip(
@@ -198,7 +200,7 @@ class Distillation:
         return torch.stack(losses).sum()
 
     def _relations(self, trace: Trace, teacher_trace: Trace, batch: Batch) -> Tensor:
-        """Return the loss on the relations, summed over sequences and both relations."""
+        """Compute the loss on the relations, summed over sequences and over both relations."""
         pairs = zip(
             _relations(trace, -1, batch.layout),
             _relations(teacher_trace, self.layers[-1] - 1, batch.layout),
@@ -213,22 +215,26 @@ class Distillation:
 
 
 def _relations(trace: Trace, layer: int, layout: Packed) -> list[Tensor]:
-    """Return the query–key and value–value relations of a layer, (H, T, T) per sequence."""
+    """Compute the query–key and value–value relations of a layer: (H, T, T) for each sequence."""
     q, k, v = (x[layer] for x in (trace.queries, trace.keys, trace.values))
     return [*relations(q, k, layout), *relations(v, v, layout)]
 
 
 def _rows(outputs: Tensor, batch: Batch, totals: Totals) -> int:
-    """Return the number of output rows of a whole step: token indices, sequences or tokens."""
+    """Return the number of output rows of a whole optimizer step.
+
+    A head has one output row per token index, per sequence, or per token.
+    """
     if batch.token_indices is not None:
         return totals.positions
     return totals.sequences if len(outputs) == len(batch.layout.lengths) else totals.tokens
 
 
 def default_layers(student: int, teacher: int) -> tuple[int, ...]:
-    """Return the teacher layer that each student layer is compared with by default.
+    """Return the number of the teacher layer that each student layer is compared with by default.
 
-    Layers are spaced evenly and end with the teacher's last layer (TinyBERT's 3m).
+    The teacher layers are evenly spaced, and the last one is the teacher's last layer. For 4 and 12
+    layers, this is the mapping 3m of TinyBERT.
 
     Args:
         student: Number of layers of the student.
@@ -239,6 +245,6 @@ def default_layers(student: int, teacher: int) -> tuple[int, ...]:
     """
     if student > teacher:
         raise ConfigError(
-            f"the student must have at most {teacher} layers like its teacher, got {student}"
+            f"the student must have at most {teacher} layers, as its teacher has, got {student}"
         )
     return tuple(round(teacher * (layer + 1) / student) for layer in range(student))

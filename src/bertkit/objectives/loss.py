@@ -1,4 +1,4 @@
-"""Loss of an objective, and the counts that normalize it."""
+"""Interface of training objectives: their loss, and the counts that normalize it."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from bertkit.models.model import Model
 class Totals(dict[str, int]):
     """Number of targets of each head in an optimizer step, and the size of the step.
 
-    `tokens` is the number of tokens, `sequences` the number of sequences, and `positions` the
-    number of token indices that heads select, such as masked positions.
+    `tokens` and `sequences` are the numbers of tokens and of sequences. `positions` is the number
+    of token indices, such as masked positions.
     """
 
     def __init__(self, batches: Sequence[Batch]) -> None:
@@ -34,8 +34,8 @@ class Totals(dict[str, int]):
 class Loss:
     """Contribution of one batch to the loss of an optimizer step.
 
-    The contributions of all batches of a step add up to its mean loss. Apart from dropout, the
-    result does not depend on how a step is split into batches.
+    The contributions of all batches add up to the mean loss of the step. Apart from dropout, the
+    sum does not depend on how the step is split into batches.
 
     Attributes:
         total: Loss to differentiate.
@@ -49,7 +49,7 @@ class Loss:
 
 
 class Objective(Protocol):
-    """Training objective: computes the loss of one batch of an optimizer step."""
+    """Training objective, which computes the loss of one batch of an optimizer step."""
 
     def __call__(self, model: Model, batch: Batch, totals: Totals) -> Loss: ...
 

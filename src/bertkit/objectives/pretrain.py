@@ -1,6 +1,6 @@
-"""BERT and GPT pretraining: MLM with NSP or sentence order prediction, and causal LM.
+"""Pretraining objectives: MLM, NSP, and sentence order prediction (BERT), and causal LM (GPT).
 
-Source: Devlin et al. 2019, section 3.1; Radford et al. 2018, equation 1.
+Sources: Devlin et al. 2019, section 3.1; Radford et al. 2018, equation 1.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from bertkit.objectives.loss import Loss, Totals
 def pretrain(
     model: Model, batch: Batch, totals: Totals, *, smoothing: float = 0.0, z_loss: float = 0.0
 ) -> Loss:
-    """Compute the sum of the mean cross-entropies of all heads.
+    """Compute the pretraining loss: the sum of the mean cross-entropies of all heads.
 
-    The mean is over masked positions, over sequences, or over all tokens, depending on the head.
+    Depending on the head, the mean is over masked positions, over sequences, or over all tokens.
 
     Args:
-        model: The model. Each head needs targets of the same name.
-        batch: The batch.
+        model: The model.
+        batch: The batch. For each head, it contains targets with the name of the head.
         totals: Totals of the optimizer step.
-        smoothing: Label smoothing of the language-model heads.
-        z_loss: Weight of the z-loss of the language-model heads; see `linear_cross_entropy`.
+        smoothing: Label smoothing for language model heads.
+        z_loss: Weight of the z-loss for language model heads (see `linear_cross_entropy`).
 
     Returns:
         The loss of the batch.
@@ -52,7 +52,7 @@ def pretrain(
 
 
 def compute_mlm_loss(outputs: Tensor, batch: Batch, totals: Totals, head: nn.Module) -> Loss:
-    """Compute the MLM loss from logits that are needed for another loss term.
+    """Compute the MLM loss from logits that another term of the loss also uses.
 
     Shapes:
         outputs: (M, V), one row per masked position.

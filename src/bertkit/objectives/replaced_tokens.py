@@ -1,4 +1,4 @@
-"""Replaced-token detection: a generator fills masks, and the model finds the replaced tokens.
+"""Replaced token detection: a generator fills masks, and the model detects replaced tokens.
 
 Source: Clark et al. 2020 (ELECTRA), section 2.
 """
@@ -23,32 +23,33 @@ GENERATOR_HEAD = "generator"
 """Name of the head that contains the generator during training."""
 
 POSITIONS_PER_CHUNK = 1024
-"""Number of masked positions whose token probabilities are in memory at the same time."""
+"""Maximum number of masked positions whose token probabilities are in memory at the same time."""
 
 
 class Generator(Settings, frozen=True):
-    """Size of the generator, and weight of replaced-token detection."""
+    """Settings of the generator's size, and of the weight of replaced token detection."""
 
     hidden: Count
     """Hidden size of the generator."""
     heads: Count
-    """Number of attention heads per layer of the generator."""
+    """Number of attention heads in each layer of the generator."""
     intermediate: Count
-    """Inner size of the feed-forward network of the generator."""
+    """Inner size of the generator's feed-forward networks."""
     layers: Count | None = None
-    """Number of generator layers. Default: the number of layers of the model."""
+    """Number of layers of the generator. Default: the number of layers of the model."""
     weight: Weight = 50.0
-    """Weight of the replaced-token detection loss. The generator's MLM loss has weight 1."""
+    """Weight of the replaced token detection loss. The generator's MLM loss has weight 1."""
 
     def __post_init__(self) -> None:
         if self.hidden % self.heads:
-            raise ValueError(f"heads = {self.heads} must divide hidden = {self.hidden}")
+            raise ValueError(f"hidden must be divisible by heads ({self.heads}), got {self.hidden}")
 
 
 def with_generator(model: Model, shape: Generator) -> tuple[Model, Model]:
-    """Add a generator to a model as a head that shares the model's embeddings.
+    """Add a generator to a model, as an additional head.
 
-    They share token, position and segment embeddings, but not the LayerNorm (section 3.2).
+    The generator and the model share token, position, and segment embeddings, but not the LayerNorm
+    after the embeddings (section 3.2).
 
     Args:
         model: The discriminator.
@@ -77,10 +78,11 @@ def with_generator(model: Model, shape: Generator) -> tuple[Model, Model]:
 
 
 def replaced_tokens(weight: float) -> Objective:
-    """Return the objective of ELECTRA: the generator's MLM loss plus `weight` · RTD loss.
+    """Return the objective of ELECTRA: the generator's MLM loss plus `weight` times the RTD loss.
 
-    The MLM loss is computed at masked positions, replaced-token detection (RTD) at all tokens. The
-    targets of a batch are the tokens at masked positions (`mlm`) and at all positions (`rtd`).
+    The MLM loss is computed for masked tokens, and the loss of replaced token detection (RTD) for
+    all tokens. The targets of a batch are the original tokens at masked positions (`mlm`) and at
+    all positions (`rtd`).
 
     Args:
         weight: Weight of the RTD loss.
@@ -94,7 +96,7 @@ def replaced_tokens(weight: float) -> Objective:
         features = head.features(generator.encoder(batch), batch)
         targets = batch.targets["mlm"]
         mlm_loss, mlm_correct = linear_cross_entropy(features, head.weight, head.bias, targets)
-        # Held-out text gets the same sampled tokens in each evaluation.
+        # With a fixed seed, the same tokens are sampled in each evaluation.
         rng = None if model.training else torch.Generator(features.device).manual_seed(0)
         assert batch.token_indices is not None
         sampled = _sample(features.detach(), head, rng)
@@ -120,7 +122,8 @@ def _sample(features: Tensor, head: MaskedLM, rng: torch.Generator | None) -> Te
     for rows in features.split(POSITIONS_PER_CHUNK):
         probs = torch.softmax(F.linear(rows, head.weight, head.bias).float(), -1)
         sums = probs.cumsum(-1)
-        # One random number per row; torch.multinomial samples one per token.
+        # This requires one random number per row. torch.multinomial would require one for each
+        # token of the vocabulary.
         threshold = torch.rand(len(rows), 1, generator=rng, device=rows.device) * sums[:, -1:]
         sampled.append(
             torch.searchsorted(sums, threshold, right=True).squeeze(1).clamp(max=len(head.bias) - 1)

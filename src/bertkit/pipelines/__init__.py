@@ -42,14 +42,14 @@ PIPELINES: Mapping[str, Any] = Registry(
         "token-embeddings": "bertkit.pipelines.token_embeddings:EmbedTokens",
     },
 )
-"""Pipelines by name; each task has one too (`bertkit.tasks.TASKS`)."""
+"""Name of a pipeline -> its class. Each task in `bertkit.tasks.TASKS` also has a pipeline."""
 
 
 Model = str | Path | Loaded
 """Model directory, hub id, or loaded model."""
 
 
-# The overloads only narrow the type of the pipeline.
+# The overloads tell type checkers which pipeline is returned.
 @overload
 def pipeline(task: Literal["embed"], model: Model, **options: Any) -> Embed: ...
 @overload
@@ -77,20 +77,21 @@ def pipeline(
     """Return a pipeline that runs a model on texts.
 
     Args:
-        task: embed, token-embeddings, rerank, generate, next-sentence, words or fill-gap (of an
-            ELMo), a task that models are fine-tuned for (classify, tag, answer, ...), a `Task`
-            class, a pipeline or task of an installed extension, or a pipeline of transformers
-            (fill-mask, question-answering, ner, translation_en_to_de, ...).
+        task: Name of the pipeline: embed, token-embeddings, rerank, generate, next-sentence, or a
+            task that models are fine-tuned for (classify, tag, answer, ...). The pipelines words
+            and fill-gap require an ELMo. Pipelines of transformers (fill-mask, question-answering,
+            ner, translation_en_to_de, ...), and pipelines and tasks of installed extensions are
+            also supported. A task can also be a `Task` class.
         model: Model directory, hub id, or loaded model.
-        precision: fp32, bf16, int8, or auto, which is bf16 if it is faster. int8 requires a
-            generative model or a directory of `bertkit export int8`.
+        precision: fp32, bf16, int8, or auto, which selects bf16 if it is faster. int8 requires a
+            generative model, or a directory that `bertkit export int8` wrote.
         device: Device, such as cpu or cuda:0. auto selects a GPU if PyTorch finds one.
-        pooling: mean, cls or max, for embed only. Default: the pooling of the directory.
-        batch_invariant: Whether a text has the same embedding, bit for bit, in every batch, for
-            embed only. It is slower.
+        pooling: mean, cls, or max. Only embed supports it. Default: the pooling of the directory.
+        batch_invariant: Whether the embedding of a text is bit-identical in every batch, which is
+            slower. Only embed supports it.
         revision: Revision of a hub id.
-        options: Further arguments of a pipeline of transformers, such as aggregation_strategy. A
-            call can change them.
+        options: Additional arguments for a pipeline of transformers, such as aggregation_strategy.
+            You can change them in each call of the pipeline.
 
     Raises:
         CheckpointError: If the model does not have the head that the task needs.
@@ -99,7 +100,7 @@ def pipeline(
     """
     if pooling is not None or batch_invariant:
         if task != "embed":
-            raise ConfigError(f"pooling, batch_invariant: not supported by {task}; remove them")
+            raise ConfigError(f"pooling, batch_invariant: not supported by {task}; remove these")
         options |= {"pooling": pooling, "batch_invariant": batch_invariant}
     options |= {"precision": precision, "device": device, "revision": revision}
     if isinstance(task, str):

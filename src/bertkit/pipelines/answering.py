@@ -1,4 +1,4 @@
-"""Loading of fine-tuned models as pipelines of their tasks."""
+"""Functions that load fine-tuned models as pipelines for their tasks."""
 
 from __future__ import annotations
 
@@ -28,16 +28,17 @@ def answering(
     device: str = "auto",
     embedding_task: str | None = None,
 ) -> TaskPipeline[Any]:
-    """Load a fine-tuned model for its task, or for the given task.
+    """Load a fine-tuned model as a pipeline for its task, or for another task.
 
     Args:
-        model: Directory or hub id of a fine-tuned model of any format, or a loaded model.
+        model: Directory or hub id of a fine-tuned model in any format, or a loaded model.
         task: Name or class of the task. Default: the task in the model's config.json. The code of a
             third-party task runs only if you set this argument.
         precision: Precision of the computation.
         revision: Revision of a hub id.
         device: auto, cpu, or a CUDA device such as cuda:0; see `inference_device`.
-        embedding_task: Task of an embedding model, or of an encoder without a task.
+        embedding_task: Task to use if the model is an embedding model, or an encoder that was not
+            fine-tuned for a task.
 
     Raises:
         CheckpointError: If the model does not have the head of the task.
@@ -49,7 +50,7 @@ def answering(
 
 
 def task_pipeline(loaded: Loaded, settings: LoadSettings) -> TaskPipeline[Any]:
-    """Return the pipeline of a Transformer for a task.
+    """Create the pipeline that runs a Transformer for its task, or for another task.
 
     Args:
         loaded: The model.
@@ -57,7 +58,7 @@ def task_pipeline(loaded: Loaded, settings: LoadSettings) -> TaskPipeline[Any]:
 
     Raises:
         CheckpointError: If the model does not have the head of the task.
-        ConfigError: If the task is unknown or untrusted.
+        ConfigError: If the task is unknown, or if `settings` do not name a third-party task.
     """
     task, embedding_task = settings.task, settings.embedding_task
     if task is None:

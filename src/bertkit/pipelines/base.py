@@ -1,4 +1,4 @@
-"""Base classes of pipelines, and functions to load a model for inference."""
+"""Base classes of pipelines, and functions that load a model for inference."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ from bertkit.text.prompts import Prompter
 from bertkit.text.tokenizer import Tokenizer
 
 BYTES_PER_NUMBER = 64
-"""Estimated memory of a number in a prediction, as a Python object and as JSON."""
+"""Estimated number of bytes that a number in a prediction needs, as a Python object and as JSON."""
 
 CACHE_TOKENS = 32_768
-"""Maximum number of tokens in key/value caches at a time, including the tokens to generate."""
+"""Maximum number of tokens in key/value caches at a time, including tokens yet to be generated."""
 
 __all__ = [
     "BYTES_PER_NUMBER",
@@ -49,17 +49,17 @@ __all__ = [
 
 
 class Pipeline(Protocol):
-    """Interface of pipelines: `prepare` encodes items, `run` computes their predictions.
+    """Interface of pipelines. `prepare` encodes items, and `run` computes their predictions.
 
-    Servers combine the prepared items of several requests in one call of `run`.
+    A server can pass the prepared items of several requests to one call of `run`.
     """
 
     @property
     def policies(self) -> tuple[Long, ...]:
-        """Supported policies for items that exceed the maximum length; the first is the default."""
+        """Supported policies for items that exceed the maximum length. The default is first."""
 
     def prepare(self, items: Sequence[Any], /, *, long: Long) -> list[Work]:
-        """Encode items.
+        """Encode items for `run`.
 
         Args:
             items: The items.
@@ -69,11 +69,11 @@ class Pipeline(Protocol):
             The encodings of each item.
 
         Raises:
-            DataError: If an item is not valid, or too long and `long` is "error".
+            DataError: If an item is not valid, or if it is too long and `long` is "error".
         """
 
     def run(self, works: Sequence[Work], /) -> Iterable[Any]:
-        """Return a prediction per prepared item."""
+        """Compute one prediction for each prepared item."""
 
 
 class Embedder(Protocol):
@@ -88,7 +88,7 @@ class Embedder(Protocol):
     def __call__(
         self, texts: Sequence[str], *, long: Long = ..., prompt: str | None = ...
     ) -> NDArray[np.float32]:
-        """Compute an embedding per text. Shapes: (S, D)."""
+        """Compute one embedding per text. Shapes: returns (S, D)."""
 
     def stream(
         self, texts: Iterable[str], *, long: Long = ..., prompt: str | None = ...
@@ -96,22 +96,22 @@ class Embedder(Protocol):
         """Compute embeddings in chunks of a few thousand texts.
 
         Yields:
-            The embeddings of a chunk, and whether each text was truncated.
+            The embeddings of a chunk of texts, and whether each text was truncated.
         """
 
     def vectors(
         self, encodings: Sequence[Encoding], owner: Sequence[int] | None = None
     ) -> NDArray[np.float32]:
-        """Compute an embedding per encoding, or per text.
+        """Compute one embedding per encoding or, if `owner` is given, one per text.
 
         Args:
             encodings: Encodings of texts, or of their overlapping windows.
-            owner: Index of the text that each encoding belongs to. The embeddings of a text's
-                windows are averaged.
+            owner: Index of the text that each encoding belongs to. The embedding of a text is the
+                average over its windows.
         """
 
     def fingerprint(self) -> str:
-        """Return a hash of everything that determines embeddings, except prompt and precision."""
+        """Return a hash of everything that embeddings depend on, except prompt and precision."""
 
 
 def inference_device(
@@ -120,10 +120,10 @@ def inference_device(
     """Select the device for inference.
 
     Args:
-        device: Name of a PyTorch device, or "auto": the GPU that contains the loaded model, else a
-            GPU if one is available, else the CPU. If "auto" selects a GPU, this is logged.
-        precision: Precision of the computation. With "int8", "auto" selects the CPU.
-        model: The model.
+        device: Name of a PyTorch device, or "auto". "auto" selects the GPU that contains the loaded
+            model. Otherwise, it selects a GPU if one is available (and logs this), or else the CPU.
+        precision: Precision of the computation. If it is "int8", "auto" selects the CPU.
+        model: The model, which may be loaded already.
 
     Returns:
         Name of the device.
@@ -144,19 +144,19 @@ def inference_device(
 
 
 def load_on(model: str | Path | Loaded, device: str, revision: str | None = None) -> Loaded:
-    """Load a model on a device.
+    """Load a model and move it to a device.
 
     Args:
-        model: Model directory, name of a model on the Hugging Face Hub, or a loaded model, which is
-            copied if it is on another device.
+        model: Model directory, name of a model on the Hugging Face Hub, or a loaded model. A loaded
+            model is copied if it is on another device.
         device: Name of a PyTorch device, or "auto".
-        revision: Branch, tag or commit of a model on the Hub.
+        revision: Branch, tag, or commit of a model on the Hub.
 
     Returns:
         The loaded model.
 
     Raises:
-        DeviceError: If the device is not available. It is checked before the model is loaded.
+        DeviceError: If the device is not available. This is checked before the model is loaded.
         CheckpointError: If the model cannot be loaded.
     """
     chosen = torch.device(inference_device(device, model=model))
@@ -174,14 +174,15 @@ def open_engine(
     batch_invariant: bool = False,
     device: str | None = None,
 ) -> Engine:
-    """Build an inference engine for a model. Several pipelines can share it.
+    """Build an inference engine for a model. Several pipelines can share the engine.
 
     Args:
         loaded: The model.
         precision: Precision of the computation. "auto" uses the fastest configuration that
-            `bertkit export tune` stored for this machine; without it, bf16 if it is faster on the
-            device, else fp32.
-        batch_invariant: Whether to compute identical outputs, bit for bit, in any batch. Slower.
+            `bertkit export tune` stored for this machine. Without such a configuration, "auto" uses
+            bf16 if it is faster on the device, or else fp32.
+        batch_invariant: Whether the outputs for a text are bit-identical in every batch, which is
+            slower.
         device: Device of the computation. Default: the device of the model.
 
     Returns:
@@ -216,11 +217,12 @@ class ModelPipeline:
 
     policies: tuple[Long, ...] = ("error", "truncate")
     item: Any = str
-    """Type of an item: str, tuple[str, str], or a Struct, which `prepare` receives as a tuple."""
+    """Type of an item: str, tuple[str, str], or a Struct, which is passed to `prepare` as a tuple.
+    """
     prediction: Any = None
     """Type of a prediction."""
     options: type[Settings] = NoOptions
-    """Keyword arguments of `prepare`, except `long`; each has a default."""
+    """Keyword arguments of `prepare` except `long`, as a type of settings with default values."""
     example: Any = None
     """Example of an item."""
 
@@ -239,7 +241,7 @@ class ModelPipeline:
         batch_invariant: bool = False,
         **options: Any,
     ) -> Self:
-        """Load a model as this pipeline. For the arguments and errors, see `bertkit.pipeline`."""
+        """Load a model into this pipeline. For the arguments and errors, see `bertkit.pipeline`."""
         cls.check_options(options)
         device = inference_device(device, precision, model)
         loaded = model if isinstance(model, Loaded) else load(model, revision=revision)
@@ -248,35 +250,35 @@ class ModelPipeline:
 
     @classmethod
     def check_options(cls, options: Mapping[str, Any]) -> None:
-        """Check the options of `open` for the class, before the model is loaded.
+        """Check that the pipeline supports the options of `open`, before the model is loaded.
 
         Args:
             options: The options, by name.
 
         Raises:
-            ConfigError: If the class does not have an option.
+            ConfigError: If the pipeline does not support an option.
         """
-        # The parameters of a class begin with the model and its engine.
+        # The first two parameters of a pipeline are the model and its engine.
         names = ["precision", "device", "revision", *[*inspect.signature(cls).parameters][2:]]
         check_names(cls.__name__, options, names)
 
     def sequences_per_item(self, **options: Any) -> int:
-        """Return the number of sequences into which `prepare` encodes an item, with its options."""
+        """Return how many sequences `prepare` creates for an item with these options."""
         return 1
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self.loaded!r}>"
 
     def _get_head(self, head: str, hint: str) -> Any:
-        """Return a trained head of the engine's model, or raise CheckpointError with a hint."""
+        """Return a head of the model. Raise CheckpointError if it is missing or was not trained."""
         if head not in self.loaded.model.heads:
             heads = ", ".join(self.loaded.model.heads) or "none"
             raise CheckpointError(
-                f"{self.loaded.folder}: has no {head} head (heads: {heads}); {hint}"
+                f"{self.loaded.folder}: the model has no {head} head (heads: {heads}); {hint}"
             )
         if any(name.startswith(f"heads.{head}.") for name in self.loaded.report.fresh):
             raise CheckpointError(
-                f"{self.loaded.folder}: its {head} head was never trained; {hint}"
+                f"{self.loaded.folder}: the {head} head was never trained; {hint}"
             )
         return self.engine.model.heads[head]
 
@@ -285,9 +287,13 @@ class ModelPipeline:
         return works_of(*encodings, len(texts))
 
     def _compute(self, works: Sequence[Work], head: nn.Module) -> NDArray[np.float32]:
-        """Compute the outputs of a head: the average over the windows of each item, in fp32.
+        """Compute the outputs of a head for each item, in fp32.
 
-        Longer windows have more weight. Shapes: returns (S, L).
+        The outputs of the windows of an item are averaged, with weights proportional to their
+        lengths.
+
+        Shapes:
+            returns: (S, L).
         """
         encodings, owner = encodings_of(works)
         rows = self.engine.run(encodings, lambda m, batch: head(m.states(batch), batch).float())

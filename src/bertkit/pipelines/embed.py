@@ -38,7 +38,7 @@ class Embed(ModelPipeline):
         loaded: The model.
         engine: Engine of the model, or the precision of a new engine.
         pooling: mean, cls, or max. Default: the pooling of the model, or mean.
-        normalize: Whether embeddings have length 1. Default: as the model specifies.
+        normalize: Whether to normalize embeddings to length 1. Default: the setting of the model.
 
     Raises:
         ConfigError: If the pooling is unknown.
@@ -69,7 +69,7 @@ class Embed(ModelPipeline):
         self.dimension = settings.width(loaded.model.config.hidden)
 
     def fingerprint(self) -> str:
-        """Return a hash of everything that determines embeddings, except prompt and precision."""
+        """Return a hash of everything that embeddings depend on, except prompt and precision."""
         return f"{self.loaded.fingerprint()}-{self.pooling.mode}"
 
     @check_keywords
@@ -81,15 +81,15 @@ class Embed(ModelPipeline):
         prompt: str | None = None,
         text_column: str | None = None,
     ) -> NDArray[np.float32]:
-        """Compute an embedding per text.
+        """Compute one embedding per text.
 
         Args:
-            texts: A text, several texts, or rows: a DataFrame, a column of a DataFrame, a Dataset,
-                dicts, or a file as a `Path`.
+            texts: One text, several texts, or rows. Rows can be a DataFrame, a column of a
+                DataFrame, a Dataset, dicts, or a file as a `Path`.
             long: Policy for texts longer than the maximum length: error, truncate, or window.
-            prompt: Prompt to prepend to each text: the name of one of the model's prompts, or a
-                text. Default: the model's default prompt, if any.
-            text_column: Column of the texts in rows.
+            prompt: Prompt to prepend to each text, as a text or as the name of one of the model's
+                prompts. Default: the model's default prompt, if it has one.
+            text_column: Column that contains the texts, if `texts` are rows.
 
         Raises:
             DataError: If a text is too long and the policy is `error`.
@@ -113,7 +113,7 @@ class Embed(ModelPipeline):
             prompt: Prompt to prepend to each text.
 
         Yields:
-            The embeddings of a chunk, and whether each text was truncated.
+            The embeddings of a chunk of texts, and whether each text was truncated.
         """
         for part in batched(texts, TEXTS_PER_BATCH):
             encodings, owner = self._encode_prompted(part, long, prompt)
@@ -122,7 +122,7 @@ class Embed(ModelPipeline):
     def prepare(
         self, texts: Sequence[str], *, long: Long = "error", prompt: str | None = None
     ) -> list[Work]:
-        """Encode texts.
+        """Encode texts for `run`.
 
         Args:
             texts: The texts.
@@ -137,7 +137,11 @@ class Embed(ModelPipeline):
         return [replace(work, answer_bytes=BYTES_PER_NUMBER * self.dimension) for work in works]
 
     def run(self, works: Sequence[Work]) -> NDArray[np.float32]:
-        """Compute an embedding per encoded text, for at least one text. Shapes: returns (S, D)."""
+        """Compute one embedding per encoded text. There must be at least one text.
+
+        Shapes:
+            returns: (S, D).
+        """
         return self.vectors(*encodings_of(works))
 
     def _encode_prompted(
@@ -149,12 +153,12 @@ class Embed(ModelPipeline):
     def vectors(
         self, encodings: Sequence[Encoding], owner: Sequence[int] | None = None
     ) -> NDArray[np.float32]:
-        """Compute an embedding per encoding, or per text, for at least one text.
+        """Compute one embedding per encoding or, if `owner` is given, one per text.
 
         Args:
-            encodings: Encodings of texts, or of their overlapping windows.
-            owner: Index of the text that each encoding belongs to. The embeddings of a text's
-                windows are averaged.
+            encodings: Encodings of at least one text, or of overlapping windows of texts.
+            owner: Index of the text that each encoding belongs to. The embedding of a text is the
+                average over its windows.
 
         Shapes:
             Returns (S, D).

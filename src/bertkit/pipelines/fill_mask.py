@@ -26,18 +26,19 @@ from bertkit.text.encoding import Encoding
 from bertkit.text.long_texts import Long
 
 MASKS_PER_BATCH = 256
-"""Number of masks that are predicted together; each has a logit for every token."""
+"""Maximum number of masks to predict at once. Each mask has one logit per token of the vocabulary.
+"""
 
 
 class Candidate(msgspec.Struct, frozen=True):
-    """Token and its probability."""
+    """Candidate for a missing token, and its probability."""
 
     token: str
     score: float
 
 
 class MaskAnswer(msgspec.Struct, frozen=True):
-    """Most probable tokens for a [MASK]; `mask` is the index of the mask in the text, from 0."""
+    """Most probable tokens for one [MASK]. `mask` is its number among the masks, starting at 0."""
 
     mask: int
     candidates: list[Candidate]
@@ -47,13 +48,14 @@ class TopOptions(Settings, frozen=True):
     """Options of pipelines that predict tokens."""
 
     top: Annotated[int, Meta(ge=1, le=100)] = 10
-    """Number of candidates."""
+    """Number of candidates to return, from the most probable one."""
 
 
 class FillMask(ModelPipeline):
     """Predict the most probable tokens for each [MASK] of a text.
 
-    The pipeline `fill-mask` adds a call with the arguments of transformers.
+    This class has no `__call__`. The pipeline `fill-mask` adds one, with the arguments of
+    transformers.
     """
 
     prediction, options = list[MaskAnswer], TopOptions
@@ -64,15 +66,15 @@ class FillMask(ModelPipeline):
         self.head = self._get_head("mlm", "use a pretrained model")
 
     def prepare(self, texts: Sequence[str], *, top: int = 10, long: Long = "error") -> list[Work]:
-        """Encode texts.
+        """Encode texts for `run`.
 
         Args:
             texts: The texts.
-            top: Number of tokens per mask.
+            top: Number of tokens to predict for each mask.
             long: Policy for texts longer than the maximum length: error or truncate.
 
         Raises:
-            DataError: If a text has no mask, or is too long and the policy is `error`.
+            DataError: If a text has no mask, or if it is too long and the policy is `error`.
             ConfigError: If an argument is not supported.
         """
         if top < 1:
@@ -89,11 +91,11 @@ class FillMask(ModelPipeline):
         """Return the positions of the masks of a text.
 
         Args:
-            text: The text, for the message.
-            encoding: Its tokens.
+            text: The text, for the error message.
+            encoding: Encoding of the text.
 
         Raises:
-            DataError: If it has no mask.
+            DataError: If the text has no mask.
         """
         if not len(indices := np.flatnonzero(encoding.ids == self.tokenizer.mask)):
             mask = self.tokenizer.pieces([self.tokenizer.mask])[0]
@@ -113,20 +115,20 @@ class FillMask(ModelPipeline):
     def candidates(
         self, encodings: Sequence[Tokens], token_indices: Sequence[NDArray[np.int64]], top: int
     ) -> list[list[list[Candidate]]]:
-        """Predict the most probable tokens at the given positions, most probable first.
+        """Predict the most probable tokens at some positions, starting with the most probable one.
 
         Args:
             encodings: The sequences.
             token_indices: Positions in each sequence.
-            top: Number of tokens per position.
+            top: Number of tokens to predict for each position.
         """
         size = self.tokenizer.vocab_size
 
         def best(model: Model, batch: Batch) -> Tensor:
-            """Return ids and probabilities. Shapes: (P, 2, top)."""
+            """Return the ids and probabilities of the best tokens. Shapes: returns (P, 2, top)."""
             parts = []
             for logits in mask_logits(model, batch):
-                # A padded vocabulary has more embeddings than tokens.
+                # If the vocabulary was padded, there are more embeddings than tokens.
                 likely = torch.softmax(logits[:, :size], -1).topk(min(top, size))
                 parts.append(torch.stack([likely.indices.float(), likely.values], 1))
             return torch.cat(parts)
@@ -147,10 +149,10 @@ def mask_logits(model: Model, batch: Batch) -> Iterator[Tensor]:
 
     Args:
         model: Model with an MLM head.
-        batch: Batch with `token_indices`.
+        batch: Batch whose `token_indices` are the masks.
 
     Shapes:
-        Yields (P, V).
+        yields: (P, V).
     """
     assert batch.token_indices is not None
     states = model.encoder_states(batch)

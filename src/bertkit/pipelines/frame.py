@@ -19,15 +19,19 @@ from bertkit.tasks.inference import unused_column_name
 
 @check_keywords
 def frame(answers: Any, rows: Any = None) -> Any:
-    """Return a DataFrame with a row per prediction and a column per field.
+    """Convert predictions to a DataFrame with one row per prediction and one column per field.
 
-    Scores by label are columns such as `scores.good`. If a column of the rows has the name of a
-    field, the column of the field gets the prefix `predicted_`. Labels are converted to numbers or
-    booleans if all of them are numbers or booleans.
+    The scores of labels become columns such as `scores.good`. If a column of `rows` already has the
+    name of a field, the column of the field gets the prefix `predicted_`. Labels are converted to
+    numbers or to booleans if all of them can be converted.
 
     Args:
-        answers: A prediction, or several.
-        rows: Inputs of the predictions: texts or rows. They are the first columns and the index.
+        answers: One prediction, or several.
+        rows: Inputs of the predictions, as texts or rows. They become the first columns, and they
+            determine the index.
+
+    Returns:
+        The DataFrame.
 
     Raises:
         DataError: If pandas is not installed, or the numbers of rows and predictions differ.
@@ -59,7 +63,7 @@ def _fields(answer: Any) -> dict[str, Any]:
 
 
 def _to_frame(rows: Any, pandas: Any) -> Any:
-    """Return rows as a DataFrame; the column of a list of texts is `text`."""
+    """Convert rows to a DataFrame. A list of texts becomes the column `text`."""
     if isinstance(rows, str):
         rows = [rows]
     if isinstance(rows, Path):
@@ -68,10 +72,10 @@ def _to_frame(rows: Any, pandas: Any) -> Any:
         return rows
     if isinstance(rows, pandas.Series):
         return rows.to_frame(name=rows.name if rows.name is not None else "text")
-    # A Dataset of Hugging Face datasets.
+    # The rows are a Dataset of Hugging Face datasets.
     if hasattr(rows, "features") and hasattr(rows, "column_names"):
         return pandas.DataFrame(list(read_dataset(rows)))
-    # A table of polars or pyarrow.
+    # The rows are a table of polars or pyarrow.
     if hasattr(rows, "to_pandas"):
         table = rows.to_pandas()
         return table if isinstance(table, pandas.DataFrame) else table.to_frame(name="text")
@@ -94,7 +98,7 @@ def _are_strings(labels: Iterable[str], inputs: Any) -> bool:
 
 
 def _convert_labels(labels: Iterable[str], answers: Iterable[Any]) -> list[Any]:
-    """Convert labels to numbers or booleans, if all labels with a score can be converted."""
+    """Convert labels to numbers or booleans, if this is possible for all labels with a score."""
     known = dict.fromkeys(labels)
     for answer in answers:
         known |= dict.fromkeys(getattr(answer, "scores", None) or ())
@@ -103,7 +107,7 @@ def _convert_labels(labels: Iterable[str], answers: Iterable[Any]) -> list[Any]:
 
 
 def _parse(labels: Sequence[str]) -> list[Any]:
-    """Return labels as numbers or booleans, or unchanged if one of them is neither."""
+    """Convert labels to numbers or booleans. Return them unchanged if one of them is neither."""
     booleans = {"True": True, "False": False, "true": True, "false": False}
     parsers: Iterable[Callable[[str], Any]] = (int, number, booleans.get)
     for parse in parsers:
@@ -112,7 +116,7 @@ def _parse(labels: Sequence[str]) -> list[Any]:
         except ValueError:
             continue
         written = [str(value) for value in values]
-        # JSON has true, and pandas has True.
+        # Booleans may be written as true (JSON) or True (pandas).
         if None not in values and list(labels) in (written, [text.lower() for text in written]):
             return values
     return list(labels)

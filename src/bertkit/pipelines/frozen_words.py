@@ -1,4 +1,4 @@
-"""States that a frozen model computes for the words of texts."""
+"""Hidden states of words in texts, computed by a frozen model."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from bertkit.text.tokenizer import Tokenizer
 
 
 class FrozenWords(Protocol):
-    """Frozen model that computes states of words; layer 0 is the embedding."""
+    """Frozen model that computes hidden states of words. Layer 0 is the embedding layer."""
 
     sees: str
     """Description of the context that the state of a word depends on."""
     whole_words: bool
-    """Whether the input is complete words instead of tokens."""
+    """Whether the model reads complete words instead of tokens."""
 
     layers: int
-    """Number of layers, without the embedding."""
+    """Number of layers, not counting the embedding layer."""
 
     def read(
         self, texts: Sequence[str], ranges: Sequence[tuple[int, int]], *, long: Long = "truncate"
     ) -> list[Feature]:
-        """Encode texts, with the positions of one word of each text.
+        """Encode texts, and find the tokens of one word of each text.
 
         Args:
             texts: The texts.
@@ -39,30 +39,30 @@ class FrozenWords(Protocol):
             long: Policy for texts longer than the maximum length.
 
         Returns:
-            The encodings. `token_indices` are the positions of the word; they are empty if the
-            word has no vector.
+            The encoded texts. Their `token_indices` are the positions of the word. They are empty
+            if the model has no vector for the word.
 
         Raises:
-            DataError: If the model does not support the word, or a text is too long and the policy
-                is `error`.
+            DataError: If the model does not support the word, or if a text is too long and the
+                policy is `error`.
         """
 
     def states(self, features: Sequence[Feature]) -> NDArray[np.float32]:
-        """Compute the states of the word of each text, the mean of its tokens.
+        """Compute the hidden states of the word of each text, as the mean over its tokens.
 
         Args:
             features: Encoded texts.
 
         Returns:
-            The states; NaN for a word without positions.
+            The states in each layer. They are NaN for a word without positions.
 
         Shapes:
-            Returns (layers + 1, S, D).
+            returns: (layers + 1, S, D).
         """
 
 
 class FrozenEncoder:
-    """Frozen Transformer, whose input is tokens.
+    """Frozen Transformer, which reads tokens.
 
     Args:
         loaded: The model.
@@ -97,8 +97,8 @@ class FrozenEncoder:
             texts, ranges = _prepend_spaces(tokenizer, texts, ranges)
             before = () if tokenizer.added[0] else tokenizer.ends
         encodings, _ = encode(tokenizer, texts, length=length - len(before), long=long)
-        # The state of the first token of a causal model differs from all others, so the text
-        # begins with a special token.
+        # In a causal model, the state of the first token is very different from all other states.
+        # A special token is therefore put before the text.
         if before:
             encodings = [encoding.behind(before) for encoding in encodings]
         positions = [token_indices_of(*row) for row in zip(encodings, ranges, texts, strict=True)]
@@ -115,9 +115,9 @@ class FrozenEncoder:
 def _prepend_spaces(
     tokenizer: Tokenizer, texts: Sequence[str], ranges: Sequence[tuple[int, int]]
 ) -> tuple[Sequence[str], Sequence[tuple[int, int]]]:
-    """Prepend a space to texts, unless the space is a separate token.
+    """Prepend a space to each text, unless the tokenizer makes the space a separate token.
 
-    In byte-level BPE, the first word then has the same tokens as inside a text.
+    In byte-level BPE, the first word then has the same tokens as it has inside a text.
     """
     plain, spaced = tokenizer.ids(["a", " a"])
     if len(spaced) > len(plain):
@@ -126,6 +126,6 @@ def _prepend_spaces(
 
 
 def positions_of(feature: Feature) -> NDArray[np.int64]:
-    """Return the positions of a feature whose states are used, or its first token."""
+    """Return the positions of a feature's word, or position 0 if the word has no positions."""
     assert feature.token_indices is not None
     return feature.token_indices if len(feature.token_indices) else np.zeros(1, np.int64)

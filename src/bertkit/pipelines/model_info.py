@@ -9,7 +9,7 @@ from bertkit.config import plain
 
 
 def info(loaded: Loaded) -> dict[str, Any]:
-    """Return the shape, number of parameters by part, heads, labels, pooling, and tokenizer."""
+    """Return a summary of a model: shape, parameters, heads, labels, pooling, and tokenizer."""
     encoder = loaded.model.encoder
     groups = {
         **dict(encoder.named_children()),

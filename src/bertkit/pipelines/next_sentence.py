@@ -39,20 +39,20 @@ class NextSentence(ModelPipeline):
     def __call__(
         self, a: str | Sequence[str], b: str | Sequence[str], *, long: Long = "error"
     ) -> list[NextSentenceAnswer]:
-        """Predict for each pair of sentences.
+        """Predict, for each pair of sentences, the probability that the second follows the first.
 
         Args:
-            a: First sentence, or several.
-            b: Second sentence, or several.
+            a: First sentence of the pair, or of each pair.
+            b: Second sentence of the pair, or of each pair.
             long: Policy for pairs longer than the maximum length: error or truncate.
 
         Raises:
-            DataError: If the numbers of sentences differ, or a pair is too long and the policy is
-                `error`.
+            DataError: If the numbers of sentences differ, or if a pair is too long and the policy
+                is `error`.
         """
         a, b = list(as_list(a)), list(as_list(b))
         if len(a) != len(b):
-            raise DataError(f"{len(a):,} first, but {len(b):,} second sentences; pass pairs")
+            raise DataError(f"got {len(a):,} first, but {len(b):,} second sentences; pass pairs")
         return [
             answer
             for part in batched(zip(a, b, strict=True), TEXTS_PER_BATCH)
@@ -60,7 +60,7 @@ class NextSentence(ModelPipeline):
         ]
 
     def prepare(self, pairs: Sequence[tuple[str, str]], *, long: Long = "error") -> list[Work]:
-        """Encode pairs of sentences.
+        """Encode pairs of sentences for `run`.
 
         Args:
             pairs: The pairs.
@@ -72,7 +72,7 @@ class NextSentence(ModelPipeline):
         return self._encode([a for a, _ in pairs], [b for _, b in pairs], long)
 
     def run(self, works: Sequence[Work]) -> list[NextSentenceAnswer]:
-        """Predict for each encoded pair."""
+        """Predict, for each encoded pair, the probability that the second follows the first."""
         outputs = self._compute(works, self.head)
         probabilities = torch.softmax(torch.from_numpy(outputs), -1)[:, 0].tolist()
         rows = zip(probabilities, works, strict=True)

@@ -20,10 +20,11 @@ from bertkit.text.long_texts import Long
 
 
 class Rerank(ModelPipeline):
-    """Score texts for a query with a cross-encoder, whose input is the query with a text.
+    """Score texts for a query with a cross-encoder, which reads the query and a text together.
 
-    Supported models are models of `respond`, `choose`, and `classify` on pairs. A classifier has
-    one output, like published cross-encoders, or two labels, of which the second means relevant.
+    The model must be fine-tuned for `respond`, for `choose`, or for `classify` with pairs of texts.
+    A classifier must have one output, as published cross-encoders have, or two labels. The second
+    label must mean that the text is relevant.
     """
 
     def __init__(self, loaded: Loaded, engine: Engine | Inference = "fp32") -> None:
@@ -35,15 +36,17 @@ class Rerank(ModelPipeline):
 
     @check_keywords
     def __call__(self, query: str, texts: str | Sequence[str]) -> NDArray[np.float32]:
-        """Compute a score for each text; larger is better. Long texts are truncated.
+        """Compute a score for each text. More relevant texts have higher scores.
+
+        Long texts are truncated.
 
         Args:
             query: The query.
             texts: One text, or several.
 
         Returns:
-            The scores in the order of the texts. With two labels, a score is the log-odds of the
-            second label.
+            The scores, in the order of the texts. If the model has two labels, a score is the
+            log-odds of the second label.
 
         Shapes:
             Returns (S,).
@@ -53,7 +56,7 @@ class Rerank(ModelPipeline):
         return np.concatenate([np.empty(0, np.float32), *scores])
 
     def prepare(self, pairs: Sequence[tuple[str, str]], *, long: Long = "truncate") -> list[Work]:
-        """Encode pairs of a query and a text.
+        """Encode pairs of a query and a text for `run`.
 
         Args:
             pairs: The pairs.
@@ -65,7 +68,11 @@ class Rerank(ModelPipeline):
         return self._encode([query for query, _ in pairs], [text for _, text in pairs], long)
 
     def run(self, works: Sequence[Work]) -> NDArray[np.float32]:
-        """Compute a score for each encoded pair, for at least one pair. Shapes: returns (S,)."""
+        """Compute a score for each encoded pair. There must be at least one pair.
+
+        Shapes:
+            returns: (S,).
+        """
         outputs = self._compute(works, self.head)
         return outputs[:, 0] if self.head.labels == 1 else outputs[:, 1] - outputs[:, 0]
 

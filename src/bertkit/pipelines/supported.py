@@ -1,4 +1,4 @@
-"""All pipelines that a model supports, for clients that do not depend on its format."""
+"""All pipelines that a model supports, for code that works with models of any format."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from bertkit.pipelines.frozen_words import FrozenEncoder, FrozenWords
 from bertkit.tasks import TASKS, find, outside_error, task_name_of
 
 TRANSLATION_FAMILIES = ("marian", "lstm")
-"""Families of encoder-decoder models that translate. The others summarize."""
+"""Families of encoder-decoder models that translate. Other encoder-decoder models summarize."""
 
 PROBE = "A known sentence gives a known vector."
-"""Text whose embedding is compared while the model is loaded."""
+"""Text whose embedding servers compute repeatedly, to check that a loaded model still works."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SupportedPipelines:
-    """Pipelines of a loaded model by name, and facts about the model."""
+    """Pipelines of a loaded model, by name, and properties of the model."""
 
     family: str
     length: int
@@ -42,22 +42,24 @@ class SupportedPipelines:
     pipelines: dict[str, Pipeline] = field(default_factory=dict)
     networks: Sequence[nn.Module] = ()
     frozen: FrozenWords | None = None
-    """States of the words of texts, if the model has them."""
+    """Object that computes hidden states of words, if the model supports this."""
     embed: Embed | None = None
-    """Embeddings without normalization; None if the model is not a Transformer."""
+    """Pipeline for embeddings without normalization, or None if the model is not a Transformer."""
     probe: tuple[Pipeline, Sequence[Work]] | None = None
-    """Input whose vector must not change while the model is loaded."""
+    """Pipeline and encoded text whose embedding must not change while the model is loaded."""
 
 
 def supported_pipelines(loaded: Loaded, settings: LoadSettings) -> SupportedPipelines:
-    """Return the pipelines of a Transformer, on one engine; generative models run on the CPU.
+    """Create all pipelines that a Transformer supports. They share one engine.
+
+    Generative models run on the CPU.
 
     Args:
         loaded: The model.
-        settings: Device, precision, and trusted tasks.
+        settings: Device, precision, and trusted third-party tasks.
 
     Raises:
-        ConfigError: If the model was fine-tuned for an untrusted task from outside the package.
+        ConfigError: If the model was fine-tuned for a third-party task that is not trusted.
     """
     trusted, device = settings.trusted, settings.device
     task = task_name_of(loaded.settings, loaded.model.heads)
@@ -90,7 +92,7 @@ def supported_pipelines(loaded: Loaded, settings: LoadSettings) -> SupportedPipe
     if task in ("respond", "choose", "classify"):
         optional["rerank"] = Rerank
     for name, constructor in optional.items():
-        with contextlib.suppress(CheckpointError):  # The model lacks the head.
+        with contextlib.suppress(CheckpointError):  # The model does not have the head.
             pipelines[name] = constructor(loaded, engine)
     has_states = isinstance(loaded.model.encoder, Transformer) and not (writes and decoder)
     return SupportedPipelines(

@@ -23,7 +23,7 @@ A = TypeVar("A", bound=msgspec.Struct)
 
 @cache
 def item_type(task: type[Task[Any, Any]]) -> Any:
-    """Return the type of an item in requests: str, or a `Struct` with the texts of an item."""
+    """Return the type of an item in requests: str, or a `Struct` that contains several texts."""
     if isinstance(example := task.serving.example, str):
         return str
     text = Annotated[str, Meta(min_length=1)]

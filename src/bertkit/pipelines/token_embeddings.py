@@ -1,4 +1,4 @@
-"""Token embeddings: the hidden states of each token, in any layer."""
+"""Pipeline for token embeddings: the hidden states of tokens, in any layer."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from bertkit.tasks.inference import ITEMS_PER_CHUNK
 from bertkit.text.long_texts import Long
 
 Layer = int | Sequence[int]
-"""A layer or several: 0 is the embedding layer, -1 the last layer."""
+"""One layer or several layers. 0 is the embedding layer, and -1 is the last layer."""
 
 
 @dataclass(frozen=True, eq=False)
 class TokenEmbeddings:
-    """Tokens of a text, with special tokens, and their hidden states.
+    """Tokens of a text, including special tokens, and their hidden states.
 
     Shapes:
-        offsets: (T, 2), start and end of each token in characters of the text, (0, 0) for added
-            special tokens.
+        offsets: (T, 2), start and end of each token in the text, in characters. They are (0, 0) for
+            special tokens that the tokenizer added.
         embeddings: (T, D), or (J, T, D) for J layers.
     """
 
@@ -44,7 +44,8 @@ class LayerOptions(Settings, frozen=True):
     """Options of `EmbedTokens`."""
 
     layer: int = -1
-    """Layer: 0 is the embedding layer, -1 the last layer."""
+    """Layer whose hidden states are returned. 0 is the embedding layer, and -1 is the last layer.
+    """
 
 
 class EmbedTokens(ModelPipeline):
@@ -69,19 +70,21 @@ class EmbedTokens(ModelPipeline):
     def __call__(
         self, texts: str | Sequence[str], *, layer: Layer = -1, long: Long = "error"
     ) -> list[TokenEmbeddings]:
-        """Return the tokens of each text with their hidden states.
+        """Compute the hidden states of the tokens of each text.
 
-        The hidden states are `hidden_states[layer]` of `AutoModel` in transformers, without
-        padding.
+        They equal `hidden_states[layer]` of `AutoModel` in transformers, without padding.
 
         Args:
             texts: One text, or several.
-            layer: Layer, or several layers: 0 is the embedding layer, -1 the last layer.
+            layer: One layer or several layers. 0 is the embedding layer, and -1 is the last layer.
             long: Policy for texts longer than the maximum length: error or truncate.
+
+        Returns:
+            The tokens of each text, with their hidden states.
 
         Raises:
             ConfigError: If the model does not have the layer.
-            DataError: If a text is too long.
+            DataError: If a text is too long and the policy is `error`.
         """
         return [
             answer
@@ -92,11 +95,11 @@ class EmbedTokens(ModelPipeline):
     def prepare(
         self, texts: Sequence[str], *, layer: Layer = -1, long: Long = "error"
     ) -> list[Work]:
-        """Encode texts.
+        """Encode texts for `run`.
 
         Args:
             texts: The texts.
-            layer: Layer, or several layers.
+            layer: One layer or several layers.
             long: Policy for texts longer than the maximum length: error or truncate.
 
         Raises:
@@ -112,7 +115,7 @@ class EmbedTokens(ModelPipeline):
         ]
 
     def run(self, works: Sequence[Work]) -> list[TokenEmbeddings]:
-        """Return the tokens of each text with their hidden states."""
+        """Compute the hidden states of the tokens of each encoded text."""
         encodings = [work.features[0].encoding for work in works]
         layers = sorted({index for work in works for index in self._indices(work.item)})
         positions = [np.arange(len(encoding)) for encoding in encodings]
@@ -130,7 +133,7 @@ class EmbedTokens(ModelPipeline):
         return answers
 
     def _indices(self, layer: Layer) -> list[int]:
-        """Return the indices of the layers, counted from the embedding layer."""
+        """Convert `layer` to a list of layer indices, in which 0 is the embedding layer."""
         count = self.layers + 1
         layers = [layer] if isinstance(layer, int) else list(layer)
         for index in layers:
@@ -143,6 +146,10 @@ class EmbedTokens(ModelPipeline):
 
 
 def _float32(layers: Sequence[int]) -> Forward:
-    """Return a function that computes the states of layers in fp32. Shapes: (N, J, D)."""
+    """Return a function that computes the hidden states of some layers in fp32.
+
+    Shapes:
+        The function returns (N, J, D).
+    """
     states = layer_states(layers)
     return lambda model, batch: states(model, batch).float()

@@ -1,4 +1,4 @@
-"""Format of directories with a Transformer, or with adapters of one."""
+"""Format of model directories that contain a Transformer, or adapters for one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from bertkit.pipelines.task import TaskPipeline
 
 
 class TransformerFormat(ModelFormat):
-    """Directory of a Transformer or of adapters: config.json, weights, and tokenizer."""
+    """Directory of a Transformer, or of adapters for one: config.json, weights, and tokenizer."""
 
     noun = "a Transformer"
 
@@ -31,11 +31,11 @@ class TransformerFormat(ModelFormat):
         return read_stored(self.path)
 
     def load(self, **options: Any) -> Loaded:
-        """Load the model, unless it is loaded already; see `bertkit.load`."""
+        """Load the model, unless it is already loaded. For the options, see `bertkit.load`."""
         return self._loaded or load(self.path, **options)
 
     def device(self, settings: LoadSettings) -> str:
-        """Return the device that the model computes on."""
+        """Return the device on which the model runs."""
         return inference_device(settings.device, settings.precision, self._loaded)
 
     def load_embedder(self, settings: LoadSettings) -> Embed:
@@ -49,7 +49,7 @@ class TransformerFormat(ModelFormat):
 
     def load_frozen(self, settings: LoadSettings) -> FrozenEncoder:
         if settings.precision == "int8":
-            raise ConfigError("precision: int8 is not supported here; use fp32 or bf16")
+            raise ConfigError("precision: frozen models do not support int8; use fp32 or bf16")
         device = self.device(settings)
         return FrozenEncoder(self.load(heads=()), settings.precision, device)
 

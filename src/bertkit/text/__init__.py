@@ -1,1 +1,1 @@
-"""Text to ids and back: vocabularies and tokenizers. Imports no torch."""
+"""Tokenizers, which convert text to ids and ids to text. This package does not import torch."""

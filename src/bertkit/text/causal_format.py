@@ -1,4 +1,4 @@
-"""Input format of causal models for labeling: Radford et al. 2018, figure 1."""
+"""Input format with which causal models label texts. Radford et al. 2018, figure 1."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from bertkit.text.tokenizer import Tokenizer
 
 START, DELIMITER, EXTRACT, PAD = "<start>", "<delimiter>", "<extract>", "<pad>"
 SPECIAL = (START, DELIMITER, EXTRACT)
-"""Special tokens before a text, between two texts, and after the last one.
+"""Special tokens before a text, between two texts, and after the last text.
 
-The label is predicted from the hidden state of the last one. Packed batches have no padding;
-transformers finds the last token that is not padding.
+The label is predicted from the hidden state of the last special token. To find this token,
+transformers needs a padding token: it takes the last token that is not padding.
 """
 
 
 def add_causal_tokens(tokenizer: Tokenizer) -> Tokenizer:
-    """Return a tokenizer that adds these special tokens around each text or pair.
+    """Return a copy of a tokenizer that adds the tokens in `SPECIAL` to each text or pair.
 
-    Missing tokens are added to the vocabulary, and no id changes. The delimiter becomes the `sep`
-    token. A BOS token that the tokenizer adds remains the first token.
+    If the vocabulary lacks a token, the token is added to it. Existing ids do not change. The
+    delimiter becomes the `sep` token. If the tokenizer adds a BOS token, it remains the first
+    token.
 
     Args:
         tokenizer: The tokenizer of a causal model.

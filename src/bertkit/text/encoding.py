@@ -14,7 +14,7 @@ from bertkit.errors import DataError
 from bertkit.text.tokenizer_files import usable
 
 Text = str | Sequence[str]
-"""A raw string, or a list of words."""
+"""Text, as a string or as a list of words."""
 
 Truncate = Literal["error", "longest", "first", "second"]
 
@@ -24,16 +24,19 @@ Side = Literal["right", "left"]
 
 @dataclass(frozen=True, eq=False)
 class Encoding:
-    """The tokens of one text or pair, including special tokens.
+    """Tokens of one text, or of a pair of texts, including special tokens.
 
     Attributes:
         ids: Token ids.
         types: Segment of each token.
-        offsets: Characters [start, end) of the raw text, or of a word if the input is split into
-            words. Special tokens and tokens of a prompt have (0, 0).
-        words: Index of the word in its sequence, from 0. Special tokens and prompts have None.
-        sequence: 0 for the text, 1 for the pair. Special tokens and prompts have None.
-        truncated: True if tokens were removed.
+        offsets: For each token, its range of characters [start, end) in the raw text. If the input
+            is a list of words, the range is in the token's word. Special tokens and tokens of a
+            prompt have (0, 0).
+        words: For each token, the index of its word in the text, starting at 0. The value is None
+            for special tokens and tokens of a prompt.
+        sequence: For each token, 0 if it belongs to the first text, or 1 if it belongs to the
+            second text. The value is None for special tokens and tokens of a prompt.
+        truncated: Whether tokens were removed.
 
     Shapes:
         ids, types: (T,).
@@ -52,11 +55,11 @@ class Encoding:
 
     @staticmethod
     def of_ids(ids: NDArray[np.int64], *, truncated: bool = False) -> Encoding:
-        """Return an encoding of ids that belong to no text.
+        """Create an encoding from ids that do not belong to a text.
 
         Args:
             ids: Token ids.
-            truncated: True if tokens were removed.
+            truncated: Whether tokens were removed.
         """
         zeros = np.zeros(len(ids), dtype=np.int64)
         offsets = np.zeros((len(ids), 2), dtype=np.int64)
@@ -64,10 +67,10 @@ class Encoding:
         return Encoding(ids, zeros, offsets, no_words, no_words, truncated)
 
     def behind(self, ids: Sequence[int]) -> Encoding:
-        """Return a copy with preceding tokens that belong to no text.
+        """Return a copy that starts with additional tokens, which do not belong to a text.
 
         Args:
-            ids: Ids of the preceding tokens.
+            ids: Ids of the additional tokens.
         """
         before = len(ids)
         no_words: list[int | None] = [None] * before
@@ -81,11 +84,11 @@ class Encoding:
         )
 
     def only(self, kept: NDArray[np.intp], *, truncated: bool = True) -> Encoding:
-        """Return the tokens at these indices, in this order.
+        """Return a copy that contains only some tokens.
 
         Args:
-            kept: Indices of the tokens.
-            truncated: Value of `truncated`.
+            kept: Indices of the tokens to keep, in the order of the copy.
+            truncated: Value of `truncated` in the copy.
         """
         indices = kept.tolist()
         return Encoding(
@@ -98,19 +101,16 @@ class Encoding:
         )
 
     def span(self, part: int) -> slice:
-        """Return the indices of the tokens of the text (0) or the pair (1).
-
-        These tokens are contiguous.
-        """
+        """Return the range of the tokens that belong to the first text (0) or the second (1)."""
         return _span_in(self.sequence, part)
 
     def covering(self, start: int, end: int, part: int = 0) -> NDArray[np.int64]:
-        """Return the indices of the tokens that overlap characters of a text.
+        """Return the indices of the tokens that overlap with a range of characters in a text.
 
         Args:
-            start: First character.
-            end: Position after the last character.
-            part: 0 for the text, 1 for the pair.
+            start: Index of the first character.
+            end: Index of the last character, plus 1.
+            part: 0 for the first text, 1 for the second text.
         """
         span = self.span(part)
         offsets = self.offsets[span]
@@ -121,26 +121,27 @@ class Encoding:
     def cut(
         self, kept: Mapping[int, tuple[int, int]], *, truncated: bool | None = None
     ) -> Encoding:
-        """Return only some tokens of the given texts, and all other tokens.
+        """Return a copy that contains only some tokens of a text, and all other tokens.
 
         Args:
-            kept: Tokens [start, end) to keep of each text (0 or 1).
-            truncated: Value of `truncated`. Default: whether a token was removed.
+            kept: Text (0 or 1) -> the range [start, end) of its tokens to keep. Texts that are not
+                listed are kept completely.
+            truncated: Value of `truncated` in the copy. Default: whether a token was removed.
         """
         indices = tokens_in(kept, self.sequence)
         lost = len(indices) < len(self) if truncated is None else truncated
         return self.only(indices, truncated=lost)
 
     def windows(self, part: int, max_length: int, overlap: int) -> list[Encoding]:
-        """Return overlapping windows over the tokens of one text.
+        """Split the tokens of one text into overlapping windows.
 
-        Each window contains the special tokens and the other text. Together the windows contain all
-        tokens, so `truncated` is unchanged. If a single window is sufficient, it is the encoding
-        itself.
+        Each window also contains the special tokens and the complete other text. Together, the
+        windows contain all tokens, so `truncated` does not change. If a single window is
+        sufficient, it is the encoding itself.
 
         Args:
-            part: Text to split: 0 for the text, 1 for the pair.
-            max_length: Maximum number of tokens of a window. It must leave space for more than
+            part: Text to split: 0 for the first text, 1 for the second text.
+            max_length: Maximum number of tokens in a window. It must leave space for more than
                 `overlap` tokens of the text.
             overlap: Number of tokens that consecutive windows share.
         """
@@ -168,7 +169,11 @@ def _span_in(sequence: Sequence[int | None], part: int) -> slice:
 def tokens_in(
     kept: Mapping[int, tuple[int, int]], sequence: Sequence[int | None]
 ) -> NDArray[np.intp]:
-    """Return the indices of the tokens [start, end) of the given texts, and of all other tokens."""
+    """Return the indices of the tokens that remain if only some tokens of a text are kept.
+
+    `kept` has the range [start, end) to keep of each text. Special tokens and texts that are not
+    listed are kept completely.
+    """
     keep = np.ones(len(sequence), dtype=np.bool_)
     for part, (start, end) in kept.items():
         span = _span_in(sequence, part)
@@ -178,7 +183,7 @@ def tokens_in(
 
 
 def strides(length: int, capacity: int, overlap: int) -> list[tuple[int, int]]:
-    """Return [start, end) of windows of `capacity` tokens. The last window ends with the text."""
+    """Return the ranges [start, end) of windows of up to `capacity` tokens over `length` tokens."""
     starts = range(0, max(length - overlap, 1), capacity - overlap)
     return [(start, min(start + capacity, length)) for start in starts]
 
@@ -186,18 +191,18 @@ def strides(length: int, capacity: int, overlap: int) -> list[tuple[int, int]]:
 def word_windows(encoding: Encoding, length: int) -> Iterator[tuple[Encoding, NDArray[np.int64]]]:
     """Yield windows of a text, and the positions of the words that belong to each window.
 
-    The position of a word is the position of its first token. Windows overlap by a quarter of the
-    length. A word belongs to the window in which the shorter of its two contexts is longest; if two
-    windows are equal, to the earlier one (max context, in run_squad.py of Google's BERT). This
-    window contains all tokens of the word, unless there are more tokens than the overlap. Windows
-    without words are skipped.
+    The position of a word is the position of its first token. Windows overlap by a quarter of
+    `length`, but each word belongs to only one window. This is the window with the most context on
+    the side of the word that has less context, or the earlier window if two windows are equal (as
+    the max context in run_squad.py of Google's BERT). The window contains all tokens of the word,
+    unless the word has more tokens than the overlap. Windows without words are skipped.
 
     Args:
         encoding: The tokens of a text.
-        length: Maximum number of tokens of a window.
+        length: Maximum number of tokens in a window.
 
     Raises:
-        DataError: If the length leaves no space for an overlap.
+        DataError: If `length` leaves no space for the overlap.
     """
     words = np.array([-1 if word is None else word for word in encoding.words])
     first = np.flatnonzero((words >= 0) & (np.diff(words, prepend=-1) != 0))
@@ -240,12 +245,12 @@ def encode_raw(
 
     Args:
         core: The tokenizer of the library.
-        texts: Texts, or texts split into words.
-        pairs: Second texts.
-        spaced: Whether to add a space before each word except the first one, if the texts are
-            split.
-        plain: Whether to omit special tokens, offsets and token strings, which is faster.
-        named: Whether to include token strings even if `plain`.
+        texts: The texts, as strings or as lists of words.
+        pairs: The second texts, if the inputs are pairs.
+        spaced: Whether to add a space before each word except the first one, if the texts are lists
+            of words.
+        plain: Whether to omit special tokens, offsets, and token strings, which is faster.
+        named: Whether to include token strings even if `plain` is true.
 
     Raises:
         DataError: If the input has an invalid type or length, or contains a lone surrogate.
@@ -272,10 +277,10 @@ def encode_raw(
 
 
 def words_lose_their_space(core: tokenizers.Tokenizer) -> bool:
-    """Return whether the tokens of a word differ if the input is split into words.
+    """Return whether a word has different tokens in a list of words than in a string.
 
-    In byte-level BPE, the space before a word is part of it, if the text contains one. Unigram
-    always adds a space before a word, and WordPiece never does.
+    In byte-level BPE, the space before a word is part of the word's first token, but a list of
+    words contains no spaces. Unigram always adds a space before a word, and WordPiece never does.
     """
     text = core.encode("a a", add_special_tokens=False)
     words = core.encode(["a", "a"], is_pretokenized=True, add_special_tokens=False)
@@ -286,7 +291,7 @@ def with_prompts(prompts: Sequence[str], texts: Sequence[Text]) -> Sequence[Text
     """Return the texts with their prompts prepended.
 
     Raises:
-        DataError: If a text with a prompt is split into words.
+        DataError: If a text with a prompt is a list of words.
     """
     if not any(prompts):
         return texts
@@ -303,7 +308,7 @@ def _checked(texts: Sequence[Text], split: bool) -> list[Any]:
         if (words is not None) != split or not all(isinstance(w, str) for w in words or ()):
             kind = type(text).__name__
             expected = "a sequence of words, like the first text" if split else "a string"
-            raise DataError(f"text {i}: expected {expected}, got {kind}; remove or convert it")
+            raise DataError(f"text {i}: expected {expected}, got {kind}; convert the text")
         checked.append(words if split else text)
     return checked
 
@@ -319,7 +324,7 @@ def _first(words: Sequence[str]) -> int:
 
 
 def is_words(text: object) -> bool:
-    """Return whether a text is split into words."""
+    """Return whether a text is a list of words."""
     return not isinstance(text, str) and _is_list(text)
 
 
@@ -343,18 +348,18 @@ def _check_surrogates(texts: Sequence[Text]) -> None:
 def spans_to_keep(
     lengths: tuple[int, int], size: int, limit: int, truncate: Truncate, side: Side, location: str
 ) -> dict[int, tuple[int, int]]:
-    """Return the tokens [start, end) to keep of each text, as in `transformers`.
+    """Return the range [start, end) of the tokens to keep of each text, as in `transformers`.
 
     Source: tokenizers, `truncate_encodings`. "longest" truncates the longer text until both texts
-    are equally long; an odd token is kept in the longer one.
+    are equally long. If `size` is odd, the longer text keeps one token more.
 
     Args:
-        lengths: Number of tokens of the text and of the pair.
+        lengths: Number of tokens of the first text and of the second text.
         size: Number of tokens to keep in total.
-        limit: Maximum number of tokens, including special tokens, for messages.
+        limit: Maximum number of tokens, including special tokens, for error messages.
         truncate: Text to truncate, or "error".
-        side: End at which tokens are removed.
-        location: Prefix of messages.
+        side: End of a text at which tokens are removed.
+        location: Prefix of error messages.
 
     Raises:
         DataError: If truncation is not allowed or not possible.
@@ -390,7 +395,7 @@ def spans_to_keep(
 
 
 def _span(length: int, kept: int, side: Side) -> tuple[int, int]:
-    """Return [start, end) of the tokens to keep; `kept` may exceed the length."""
+    """Return the range [start, end) of the tokens to keep. `kept` may exceed `length`."""
     kept = min(kept, length)
     return (0, kept) if side == "right" else (length - kept, length)
 
@@ -405,11 +410,11 @@ def from_raw(
 
     Args:
         raw: The encoding.
-        prompt: Number of characters of the prompt, which is not part of the text.
-        spaced: Words of each sequence if a space was added before them, which is not part of the
-            text.
-        kept: Indices of the tokens that truncation keeps. If possible, only these are converted,
-            because converting all tokens of a long text is slow.
+        prompt: Number of characters of the prompt, which was prepended to the text.
+        spaced: The words of each text, if a space was added before each word except the first one.
+            The added spaces are not part of the text.
+        kept: Indices of the tokens that truncation keeps. If possible, only these tokens are
+            converted, because converting all tokens of a long text is slow.
     """
     if kept is not None and not prompt and spaced is None:
         return _select_tokens(raw, kept.tolist())
@@ -448,7 +453,7 @@ def _select_tokens(raw: tokenizers.Encoding, kept: Sequence[int]) -> Encoding:
 
 
 def sequence_of(raw: tokenizers.Encoding, prompt: int) -> list[int | None]:
-    """Return the text (0 or 1) of each token; None for special tokens and prompts."""
+    """Return the text (0 or 1) of each token, or None for special tokens and tokens of prompts."""
     if not prompt:
         return raw.sequence_ids
     owners = zip(raw.sequence_ids, raw.offsets, strict=True)

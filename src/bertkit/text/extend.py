@@ -1,4 +1,4 @@
-"""Extension of WordPiece vocabularies with new words, without changing existing ids."""
+"""Extension of WordPiece vocabularies by new words. Existing ids do not change."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from bertkit.errors import ConfigError
 from bertkit.text.tokenizer import Tokenizer
 
 UNUSED = re.compile(r"\[unused\d+\]")
-"""Reserved tokens of BERT's vocabularies. New words first get the ids of these tokens."""
+"""Reserved tokens in BERT's vocabularies. New words get the ids of these tokens first."""
 
 
 def subword_ids(tokenizer: Tokenizer, word: str) -> list[int]:
-    """Return the token ids of a word, as counted by `text.vocabulary_training.count_words`."""
+    """Return the token ids of a word that `count_words` in `vocabulary_training` returned."""
     return [token.id for token in tokenizer.core.model.tokenize(word)]
 
 
 def fertility(tokenizer: Tokenizer, counts: Mapping[str, int]) -> float:
-    """Return the average number of tokens per word of a text with these word counts."""
+    """Return the average number of tokens per word, for a text with these word counts."""
     total = sum(count * len(subword_ids(tokenizer, word)) for word, count in counts.items())
     return total / sum(counts.values())
 
@@ -30,14 +30,16 @@ def fertility(tokenizer: Tokenizer, counts: Mapping[str, int]) -> float:
 def choose(
     tokenizer: Tokenizer, counts: Mapping[str, int], size: int, *, min_frequency: int = 5
 ) -> list[str]:
-    """Return the words that reduce the number of tokens most: frequency × (tokens - 1).
+    """Select the words that reduce the number of tokens most if they are added to the vocabulary.
 
-    Ties are sorted alphabetically. Words with an unknown character are skipped.
+    A new word reduces the number of tokens by its frequency × (its current number of tokens - 1).
+    Words with equal reductions are sorted alphabetically. Words with an unknown character are
+    skipped.
 
     Args:
         tokenizer: The tokenizer.
         counts: Frequency of each word.
-        size: Maximum number of words.
+        size: Maximum number of words to select.
         min_frequency: Minimum frequency of a word.
     """
     saved = {}
@@ -51,14 +53,14 @@ def choose(
 def extended(tokenizer: Tokenizer, words: Sequence[str]) -> tuple[Tokenizer, dict[int, list[int]]]:
     """Add words to a WordPiece vocabulary.
 
-    Words are normalized like text.
+    The words are first normalized like texts.
 
     Args:
         tokenizer: The tokenizer.
         words: The new words.
 
     Returns:
-        The new tokenizer, and for each new id the previous token ids of its word.
+        The new tokenizer, and a mapping from each new id to the previous token ids of its word.
 
     Raises:
         ConfigError: If the vocabulary is not WordPiece, or an entry is not a single new word.
@@ -80,7 +82,7 @@ def extended(tokenizer: Tokenizer, words: Sequence[str]) -> tuple[Tokenizer, dic
         if len(parts) != 1:
             raise ConfigError(f"words: expected one word, got {text!r} ({len(parts)} words)")
         if parts[0] in vocab:
-            raise ConfigError(f"words: {text!r} is already in the vocabulary; remove it")
+            raise ConfigError(f"words: {text!r} is already in the vocabulary; remove the word")
         if free:
             index, unused = free.pop(0)
             del vocab[unused]

@@ -1,7 +1,7 @@
-"""Limits of tokenizer files, checked before the `tokenizers` library loads them.
+"""Limits of tokenizer files, which are checked before the `tokenizers` library loads the files.
 
-The library itself does not limit anything. It frees a vocabulary recursively, so a long token
-overflows the stack.
+The library itself has no limits. For example, it frees a vocabulary recursively, so that a very
+long token causes a stack overflow.
 """
 
 from __future__ import annotations
@@ -19,29 +19,30 @@ from tokenizers import Regex, normalizers
 from bertkit.errors import TokenizerError
 
 MAX_TOKEN = 1_000
-"""Maximum number of characters of a token, and of a word that WordPiece splits."""
+"""Maximum number of characters of a token, and of a word that WordPiece splits into tokens."""
 
 MAX_ADDED = 2_000_000
 """Maximum number of characters of all added tokens together."""
 
 MAX_GROWTH = 1_000
-"""Maximum number of characters that replace one character in a normalizer or a decoder, and that
-are added to a text.
+"""Maximum number of characters by which a normalizer or a decoder may replace one character, and
+maximum number of special tokens that may be added to a text.
 """
 
 MAX_STRING, MAX_VALUES = 20_000, 5_000
-"""Maximum number of characters of any other string, such as a regular expression, and number of
-values in all other parts.
+"""Maximum number of characters of any other string, such as a regular expression, and maximum
+number of values outside the vocabulary.
 """
 
 
 def check_json(text: str, source: str) -> None:
-    """Check the content of a tokenizer.json.
+    """Check that the content of a tokenizer.json does not exceed the limits.
 
-    Content that is not a tokenizer passes: the library reports what is wrong with it.
+    Content that is not a valid tokenizer is accepted here, because the library later reports what
+    is wrong.
 
     Raises:
-        TokenizerError: If a string or a number would take the library too much memory or time.
+        TokenizerError: If the library would need too much memory or time for a string or number.
     """
     try:
         spec = msgspec.json.decode(text)
@@ -79,7 +80,7 @@ def check_tokens(tokens: Iterable[str], source: str) -> None:
 
 
 def check_added(tokens: Iterable[str], source: str) -> None:
-    """Raise TokenizerError if added tokens are too long, each or together."""
+    """Raise TokenizerError if one added token, or all added tokens together, are too long."""
     lengths = [len(token) for token in tokens if isinstance(token, str)]
     _check(source, "characters of an added token", max(lengths, default=0), MAX_TOKEN)
     _check(source, "characters of all added tokens", sum(lengths), MAX_ADDED)
@@ -88,10 +89,10 @@ def check_added(tokens: Iterable[str], source: str) -> None:
 def check_charsmap(content: bytes, source: str) -> None:
     """Check the normalization table of SentencePiece.
 
-    It contains a trie, preceded by its size in bytes, and strings that end with a zero byte.
+    The table contains the size of a trie in bytes, the trie, and strings that end with a zero byte.
 
     Raises:
-        TokenizerError: If a character would be replaced by too long a string.
+        TokenizerError: If the table replaces a character by a string that is too long.
     """
     strings = content[4 + int.from_bytes(content[:4], "little") :]
     longest = max(map(len, strings.split(b"\0")), default=0)
@@ -101,7 +102,7 @@ def check_charsmap(content: bytes, source: str) -> None:
 def _check(source: str, quantity: str, value: object, limit: int) -> None:
     if isinstance(value, int | float) and value > limit:
         raise TokenizerError(
-            f"{source}: {quantity}: {value:,}, the limit is {limit:,}; download the file again"
+            f"{source}: {quantity}: {value:,}, but the limit is {limit:,}; download the file again"
         )
 
 
@@ -113,7 +114,7 @@ def _decoded(value: str) -> bytes:
 
 
 def _values(content: Any) -> Iterator[tuple[str, Any]]:
-    """Yield all values of a JSON document that contain no others, with the nearest key."""
+    """Yield all values of a JSON document that are not objects or lists, with the nearest key."""
     waiting = [("", content)]
     while waiting:
         key, value = waiting.pop()
@@ -128,7 +129,7 @@ def _values(content: Any) -> Iterator[tuple[str, Any]]:
 def _growth(part: Any) -> int:
     """Return the maximum number of characters by which a normalizer or decoder replaces one.
 
-    A step multiplies the growth if it can apply to text that an earlier step inserted.
+    If a step can apply to text that an earlier step inserted, the growths of both are multiplied.
     """
     growth, inserted = 1, ""
     for step in _flat_steps(part):

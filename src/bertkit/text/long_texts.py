@@ -1,4 +1,4 @@
-"""Encoding of texts that exceed the maximum length: error, truncation or windows."""
+"""Encoding of texts that may exceed the maximum length: error, truncation, or windows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bertkit.text.encoding import Encoding
 from bertkit.text.tokenizer import NO_LIMIT, Tokenizer
 
 Long = Literal["error", "truncate", "window"]
-"""Handling of long texts: raise an error, truncate and report it, or use overlapping windows."""
+"""Policy for long texts: raise an error, truncate them, or split them into overlapping windows."""
 
 
 def encode(
@@ -32,13 +32,13 @@ def encode(
     Args:
         tokenizer: The tokenizer.
         texts: The texts.
-        pairs: Second texts.
+        pairs: The second texts, if the inputs are pairs.
         length: Maximum number of tokens.
-        long: Handling of longer texts. Windows overlap by a quarter of the length; of a pair, the
+        long: Policy for longer texts. Windows overlap by a quarter of `length`. In a pair, the
             second text is split into windows.
-        where: File and line of each text, for messages.
-        prompts: Prompt of each text, which is also added to each of its windows.
-        windowed: Whether to suggest windows in the error message.
+        where: File and line of each text, for error messages.
+        prompts: Prompt of each text. It is also added to each window of the text.
+        windowed: Whether the error message suggests windows.
 
     Returns:
         The encodings, and the index of the text that each encoding belongs to.
@@ -81,15 +81,16 @@ def encode(
 def average_windows(
     rows: NDArray[np.float32], encodings: Sequence[Encoding], owner: Sequence[int]
 ) -> NDArray[np.float32]:
-    """Average the outputs of each text's windows, weighted by window length.
+    """Average the outputs of the windows of each text, weighted by their lengths.
 
     Args:
-        rows: One output per window, in text order.
+        rows: One output per window, in the order of the texts.
         encodings: The windows.
         owner: Index of the text that each window belongs to.
 
     Shapes:
-        rows: (W, D); returns (S, D).
+        rows: (W, D).
+        returns: (S, D).
     """
     if len(rows) == owner[-1] + 1:
         return rows
@@ -100,10 +101,10 @@ def average_windows(
 
 
 def cut(encodings: Sequence[Encoding], owner: Sequence[int]) -> list[bool]:
-    """Return which texts were truncated.
+    """Return whether each text was truncated.
 
     Args:
-        encodings: The encodings.
+        encodings: Encodings of the texts, or of their windows.
         owner: Index of the text that each encoding belongs to.
 
     Shapes:

@@ -11,28 +11,29 @@ from bertkit.console import say
 from bertkit.errors import CheckpointError, ConfigError
 
 QUERY, DOCUMENT = ("query",), ("document", "passage", "corpus")
-"""Names that sentence-transformers searches for the prompt of a query or a document, in this order.
+"""Names under which the prompt of a query or a document is looked up, in the order of preference,
+as in sentence-transformers.
 """
 
 
 class Prompts(msgspec.Struct, frozen=True):
-    """The named prompts of a model."""
+    """Named prompts of a model."""
 
     named: dict[str, str] = {}
     default: str | None = None
     """Name of the default prompt."""
     pooled: bool = True
-    """True if pooling includes the tokens of the prompt, the only mode that bertkit supports."""
+    """Whether pooling includes the tokens of the prompt. bertkit supports only true."""
 
     def find(self, given: str | None = None, usual: Sequence[str] | None = None) -> str:
-        """Return a prompt by its name or text, or the default prompt; "" for none.
+        """Return the text of a prompt, or "" if no prompt applies.
 
         Args:
-            given: Name or text of the prompt. Default: `usual`, or else the default prompt.
-            usual: Names of prompts, in order of preference.
+            given: Name or text of the prompt. Default: the first prompt in `usual` that exists.
+            usual: Names of prompts, in order of preference. Default: the model's default prompt.
 
         Raises:
-            ConfigError: If a single word is not the name of a prompt.
+            ConfigError: If `given` is a single word, but not the name of a prompt.
             CheckpointError: If the model excludes the tokens of prompts from pooling.
         """
         if given is None:
@@ -63,19 +64,19 @@ class Prompts(msgspec.Struct, frozen=True):
 
 
 class Prompter:
-    """Selection of the prompt of each call. Each prompt is logged once."""
+    """Object that selects the prompt for each call, and logs each prompt once."""
 
     def __init__(self, prompts: Prompts) -> None:
         self.prompts = prompts
         self.usual: str | None = None
-        """Prompt of calls without a prompt, instead of the model's default prompt."""
+        """Text of the prompt for calls that specify none. If None, the model's default is used."""
         self._logged: set[str] = set()
 
     def __call__(self, given: str | None = None) -> str:
-        """Return the prompt of a call, and log it if it is new.
+        """Return the text of the prompt for a call, and log it at its first use.
 
         Raises:
-            ConfigError: If a single word is not the name of a prompt.
+            ConfigError: If `given` is a single word, but not the name of a prompt.
             CheckpointError: If the model excludes the tokens of prompts from pooling.
         """
         is_lookup = given is not None or self.usual is None

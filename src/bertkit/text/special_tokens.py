@@ -1,4 +1,4 @@
-"""The special tokens of a vocabulary, by their roles."""
+"""Special tokens of a vocabulary, by role."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ ROLES = {
     "bos": ("<s>",),
     "eos": ("</s>", "<|endoftext|>"),
 }
-"""Special tokens by role, and their default names if the directory does not specify them.
+"""Roles of special tokens -> the tokens to look for if the directory does not specify the token.
 
-A vocabulary need not have all of them: GPT-2 only has an EOS token, and T5 has no BOS token.
+A vocabulary may lack tokens for some roles. GPT-2 has only an EOS token, and T5 has no BOS token.
 """
 
 
 def named_token(settings: Mapping[str, Any], role: str) -> str | None:
-    """Return the token that the settings specify for a role.
+    """Return the token that the settings specify for a role, or None if they specify none.
 
-    The value is a string, or an object with the content of the token.
+    The setting is a string, or an object that contains the token as `content`.
     """
     named = settings.get(f"{role}_token")
     if isinstance(named, Mapping):
@@ -38,12 +38,12 @@ def named_token(settings: Mapping[str, Any], role: str) -> str | None:
 def find_specials(
     core: tokenizers.Tokenizer, settings: Mapping[str, Any], source: str
 ) -> dict[str, str]:
-    """Return the token of each role that the vocabulary has.
+    """Return the special token of each role, for the roles that have a token.
 
-    A role that the settings set to null has no token.
+    If the settings set the token of a role to null, the role has no token.
 
     Raises:
-        TokenizerError: If the vocabulary lacks a token that the settings name.
+        TokenizerError: If the vocabulary lacks a token that the settings specify.
     """
     specials = {}
     for role, defaults in ROLES.items():
@@ -61,10 +61,10 @@ def find_specials(
 
 
 LATE = ("mask", "bos", "eos")
-"""Roles that are checked only on use.
+"""Roles whose tokens are checked only when they are used.
 
-Directories specify these tokens because a class of transformers requires them, even if the
-vocabulary does not contain them.
+Directories can specify these tokens even if the vocabulary does not contain them, because a class
+of transformers requires them.
 """
 
 
@@ -80,21 +80,21 @@ def required(specials: Mapping[str, str], role: str, source: str) -> str:
 
 
 def lacks(role: str, source: str, named: str | None = None) -> str:
-    """Return the message for a vocabulary without the token of a role.
+    """Return the error message for a vocabulary that lacks the token of a role.
 
     Args:
         role: The role.
         source: Name of the tokenizer.
-        named: Names of tokens that are expected. Default: the usual tokens of the role.
+        named: Token that was expected. Default: the usual tokens of the role.
     """
     names = " or ".join(ROLES[role]) if named is None else named
     return (
         f"{source}: the vocabulary has no {role} token ({names}); "
-        f"add it, or set {role}_token in tokenizer_config.json"
+        f"add this token, or set {role}_token in tokenizer_config.json"
     )
 
 
 def is_special(core: tokenizers.Tokenizer, token: str) -> bool:
-    """Return whether a tokenizer marks a token as special."""
+    """Return whether a token is marked as special in a tokenizer."""
     added = core.get_added_tokens_decoder().values()
     return any(t.content == token and t.special for t in added)

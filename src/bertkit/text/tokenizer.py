@@ -1,7 +1,7 @@
-"""Tokenization with the `tokenizers` library, with offsets into the raw text.
+"""Tokenizer, which is based on the `tokenizers` library and returns offsets into the raw text.
 
-A `Tokenizer` is immutable. Limits, overlaps and pairs are arguments of each call, so a tokenizer
-can be shared between threads and between calls with different limits.
+A `Tokenizer` is immutable. Limits and overlaps are arguments of each call, so that several threads
+can share a tokenizer, and can use different limits.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ from bertkit.text.tokenizer_files import (
 )
 
 NO_LIMIT = 10**9
-"""`transformers` writes 1e30 for a tokenizer without a limit."""
+"""Maximum lengths of this value or more mean that there is no limit. `transformers` writes 1e30."""
 
 
 class Tokenizer:
-    """A vocabulary with its normalization, which converts text to ids and ids to text.
+    """Tokenizer, which converts text to the ids of a vocabulary, and ids to text.
 
-    It may lack special tokens. A missing token raises an error when it is used.
+    The vocabulary may lack some special tokens. An error is raised when a missing token is used.
     """
 
     def __init__(
@@ -67,21 +67,21 @@ class Tokenizer:
         source: str = "tokenizer",
         numbering: Numbering | None = None,
     ) -> None:
-        """Wrap an object of the `tokenizers` library, whose truncation and padding are removed.
+        """Wrap a tokenizer of the `tokenizers` library, and disable its truncation and padding.
 
         Args:
-            core: The object of the library.
-            settings: Keys of tokenizer_config.json.
-            source: Name in error messages.
-            numbering: The ids of tokens, if they differ from the ids of `core`.
+            core: The tokenizer of the library.
+            settings: Settings, with the keys of tokenizer_config.json.
+            source: Name of the tokenizer in error messages.
+            numbering: Ids of tokens, if they differ from the ids in `core`.
 
         Raises:
-            TokenizerError: If the vocabulary lacks a special token.
+            TokenizerError: If the vocabulary lacks a special token that the settings specify.
         """
         core.no_truncation()
         core.no_padding()
         self.core = core
-        """Object of the `tokenizers` library, which is not changed after construction."""
+        """Tokenizer of the `tokenizers` library. It must not be changed after construction."""
         self.source = source
         self._settings = {key: settings[key] for key in SETTINGS if key in settings}
         self._numbering = numbering
@@ -92,21 +92,24 @@ class Tokenizer:
         core.add_special_tokens([t for t in self._specials.values() if not is_special(core, t)])
         special_ids = (*core.encode("").ids, *core.encode("", "").ids)
         if numbering is None and None in map(core.id_to_token, special_ids):
-            raise TokenizerError(f"{source}: a special token has no string; download it again")
+            raise TokenizerError(f"{source}: a special token has no text; download the file again")
 
     @staticmethod
     def load(path: str | Path, *, side: Language = "source") -> Tokenizer:
         """Load the tokenizer of a Hugging Face directory, a tokenizer.json, or a Google vocab.txt.
 
-        The files of a directory are used in this order: tokenizer.json, vocab.txt, vocab.json with
-        merges.txt, files of an extension (such as Marian). Settings for lowercasing, accents and
-        Chinese characters in tokenizer_config.json replace the settings in tokenizer.json, as in
-        `transformers`. Without a setting for lowercasing, a vocab.txt is cased if any token except
-        `[...]` contains a capital letter.
+        A directory may contain several of these files. The first one in this list is loaded:
+        tokenizer.json, vocab.txt, vocab.json with merges.txt, and the files of a format that an
+        extension adds (such as Marian). As in `transformers`, the settings for lowercasing,
+        accents, and Chinese characters in tokenizer_config.json replace the settings in
+        tokenizer.json. For a vocab.txt without a setting for lowercasing, texts are lowercased
+        unless a token contains a capital letter. Tokens in brackets, such as `[CLS]`, are not
+        considered.
 
         Args:
             path: The directory or file.
-            side: Language of the texts, if a translation model has two tokenizers.
+            side: Whether to load the tokenizer for source or for target texts, if a translation
+                model has two tokenizers.
 
         Returns:
             The tokenizer.
@@ -122,14 +125,14 @@ class Tokenizer:
     def remade(
         self, core: tokenizers.Tokenizer, changes: Mapping[str, Any] | None = None
     ) -> Tokenizer:
-        """Return a tokenizer with another `core` and the same settings and special tokens.
+        """Return a tokenizer with another `core`, but with the same settings and special tokens.
 
         Args:
-            core: Object of the `tokenizers` library, which must not be changed afterwards.
-            changes: Settings to change.
+            core: Tokenizer of the `tokenizers` library, which must not be changed afterwards.
+            changes: Settings that replace the previous settings.
 
         Raises:
-            TokenizerError: If the ids are in a separate file.
+            TokenizerError: If the ids of this tokenizer are in a separate file.
         """
         if self._numbering is not None:
             raise TokenizerError(
@@ -140,21 +143,21 @@ class Tokenizer:
         return Tokenizer(core, {**self._settings, **roles, **(changes or {})}, self.source)
 
     def lowercased(self) -> Tokenizer:
-        """Return a tokenizer that lowercases texts first, like sentence-transformers."""
+        """Return a tokenizer that first lowercases texts, as in sentence-transformers."""
         core = tokenizers.Tokenizer.from_str(self.core.to_str())
         changes = lowercase(core)
         return self.remade(core, changes)
 
     def save(self, folder: str | Path, *, segments: bool = True) -> None:
-        """Save the tokenizer as a directory that `transformers` loads, with the same ids.
+        """Save the tokenizer in a directory. `transformers` can load it, and returns the same ids.
 
         The directory contains tokenizer.json or the original files, tokenizer_config.json, and
         vocab.txt for WordPiece. Each file is written atomically.
 
         Args:
             folder: The directory.
-            segments: If true, `transformers` returns the segment of each token. Set it to false for
-                models without segment embeddings.
+            segments: Whether `transformers` returns the segment of each token. Set this to false
+                for models without segment embeddings.
         """
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
@@ -176,7 +179,7 @@ class Tokenizer:
 
     @cached_property
     def vocab_size(self) -> int:
-        """Number of rows of the embedding: the largest id, plus one.
+        """Number of rows that an embedding of all ids needs: the largest id, plus one.
 
         Raises:
             TokenizerError: If the number is too large.
@@ -184,12 +187,12 @@ class Tokenizer:
         vocab = self.core.get_vocab() if self._numbering is None else self._numbering.ids
         size = max(vocab.values(), default=-1) + 1
         if size > MAX_VOCAB:
-            raise TokenizerError(f"{self.source}: {size:,} tokens, the limit is {MAX_VOCAB:,}")
+            raise TokenizerError(f"{self.source}: {size:,} tokens, but the limit is {MAX_VOCAB:,}")
         return size
 
     @property
     def _has_types(self) -> bool:
-        """If true, transformers passes the segments of this tokenizer to the model."""
+        """Whether transformers passes the segments of this tokenizer to the model."""
         names = self._settings.get("model_input_names")
         if not isinstance(names, list | None):
             raise TokenizerError(
@@ -199,7 +202,7 @@ class Tokenizer:
 
     @cached_property
     def segments(self) -> int:
-        """Number of segments: 2 if the tokens of a pair's texts have different segments."""
+        """Number of segments: 2 if the two texts of a pair have different segments, otherwise 1."""
         if not self._has_types:
             return 1
         processor = self.core.post_processor
@@ -222,12 +225,12 @@ class Tokenizer:
 
     @property
     def cls(self) -> int:
-        """Id of the token before an input text, [CLS] in BERT."""
+        """Id of the token before an input text, which is [CLS] in BERT."""
         return self._id("cls")
 
     @property
     def sep(self) -> int:
-        """Id of the token after each text of an input, [SEP] in BERT."""
+        """Id of the token after each text of an input, which is [SEP] in BERT."""
         return self._id("sep")
 
     @property
@@ -247,15 +250,15 @@ class Tokenizer:
 
     @property
     def ends(self) -> tuple[int, ...]:
-        """The EOS token in a tuple, or an empty tuple: GPT's first vocabulary has no such token."""
+        """Tuple with the id of the EOS token. It is empty if there is no EOS token, as in GPT-1."""
         return (self.eos,) if self.knows("eos") else ()
 
     @property
     def chat_template(self) -> str | None:
-        """The default chat template, a Jinja program that bertkit does not run.
+        """Default chat template, or None. It is a Jinja program, which bertkit does not run.
 
         Raises:
-            TokenizerError: If chat_template is neither a text nor a list with a default text.
+            TokenizerError: If chat_template is neither a string nor a list with a default template.
         """
         template = self._settings.get("chat_template")
         if isinstance(template, list):
@@ -286,7 +289,7 @@ class Tokenizer:
         return self._token_id(name)
 
     def knows(self, role: str) -> bool:
-        """Return whether the vocabulary has a token for a role.
+        """Return whether the vocabulary has a special token for a role.
 
         Args:
             role: Name of the role, such as "mask".
@@ -294,7 +297,7 @@ class Tokenizer:
         return role in self._specials
 
     def need(self, *roles: str) -> None:
-        """Check that the vocabulary has tokens for some roles.
+        """Check that the vocabulary has special tokens for some roles.
 
         Args:
             *roles: Names of the roles, such as "mask".
@@ -321,7 +324,7 @@ class Tokenizer:
 
     @cached_property
     def special_ids(self) -> frozenset[int]:
-        """Ids of special tokens: the tokens of roles, and other tokens marked as special."""
+        """Ids of all special tokens: tokens with a role, and other tokens marked as special."""
         return frozenset(map(self._token_id, self._special_tokens))
 
     @cached_property
@@ -331,7 +334,7 @@ class Tokenizer:
 
     @property
     def max_length(self) -> int | None:
-        """Maximum number of tokens, including special tokens, if the directory specifies it."""
+        """Maximum number of tokens, including special tokens, or None if it is not specified."""
         limit = self._settings.get("model_max_length")
         return int(limit) if limit is not None and limit < NO_LIMIT else None
 
@@ -342,17 +345,17 @@ class Tokenizer:
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 of everything that affects ids. It is equal for two copies of a vocabulary."""
+        """SHA-256 of everything that affects ids. Two copies of a tokenizer have equal hashes."""
         ids = None if self._numbering is None else self._numbering.ids
         return fingerprint(self.core, self._specials, ids)
 
     @cached_property
     def starts_word(self) -> NDArray[np.bool_]:
-        """Array that is true for the ids of tokens that begin a word, and of special tokens.
+        """Whether each token of the vocabulary begins a word. It is true for special tokens.
 
-        In WordPiece, tokens with a prefix (`##`) continue a word. In byte-level BPE, words begin
-        with a space (`Ġ`) or other white space, and in Unigram with `▁`; punctuation after a word
-        continues it.
+        In WordPiece, tokens with a prefix (`##`) continue a word. In byte-level BPE, a token that
+        begins a word starts with a space (`Ġ`) or with other white space. In Unigram, it starts
+        with `▁`. In both, punctuation after a word continues the word.
 
         Raises:
             TokenizerError: If the tokens do not show where words begin.
@@ -366,7 +369,7 @@ class Tokenizer:
         return begins
 
     def pieces(self, ids: Sequence[int] | NDArray[np.integer[Any]]) -> list[str]:
-        """Return the tokens of ids, as written in the vocabulary.
+        """Return the tokens with these ids, as they are written in the vocabulary.
 
         Args:
             ids: The ids.
@@ -386,10 +389,13 @@ class Tokenizer:
         return tokens
 
     def decode(self, ids: Sequence[int] | NDArray[np.integer[Any]]) -> str:
-        """Return the text of ids, without special tokens.
+        """Convert ids to text.
 
         Args:
             ids: The ids.
+
+        Returns:
+            The text, without special tokens.
 
         Shapes:
             ids: (T,).
@@ -411,26 +417,28 @@ class Tokenizer:
         max_length: int | None = None,
         truncate: Truncate = "error",
     ) -> Encoding:
-        """Encode a text or a pair.
+        """Encode a text, or a pair of texts.
 
-        Special tokens in the text ("[MASK]") become special tokens. If the input is a list of
-        words, `words` of the result contains indices into this list. The list is tokenized like its
-        words joined with spaces; an empty word has no tokens.
+        If a text contains the string of a special token, such as "[MASK]", this string becomes the
+        special token. If a text is a list of words, it is tokenized as if the words were joined
+        with spaces, and `words` in the result contains indices into this list. An empty word has no
+        tokens.
 
         Args:
-            text: The text, or its words.
+            text: The text, as a string or as a list of words.
             pair: The second text.
             max_length: Maximum number of tokens. Default: `max_length` of the tokenizer.
-            truncate: "longest" truncates the longer text until both are equally long, "first" and
-                "second" only truncate that text. Tokens are removed at the end `truncation_side`.
+            truncate: "error" raises an error if there are too many tokens. "longest" truncates the
+                longer text until both texts are equally long. "first" and "second" truncate only
+                that text. Tokens are removed at the end that `truncation_side` specifies.
 
         Returns:
-            The tokens, with special tokens.
+            The tokens, including special tokens.
 
         Raises:
-            DataError: If the text is longer than `max_length` and `truncate` is "error", or if the
-                special tokens and the other text already have `max_length` tokens, or if a string
-                contains a lone surrogate.
+            DataError: If there are more than `max_length` tokens and `truncate` is "error", if the
+                special tokens and the other text leave no space for the truncated text, or if a
+                string contains a lone surrogate.
         """
         pairs = None if pair is None else [pair]
         return self.encode_batch([text], pairs, max_length=max_length, truncate=truncate)[0]
@@ -446,18 +454,18 @@ class Tokenizer:
         truncate: Truncate = "error",
         prompts: Sequence[str] | None = None,
     ) -> list[Encoding]:
-        """Encode many texts in parallel, like `encode`.
+        """Encode many texts in parallel, in the same way as `encode`.
 
         Args:
-            texts: The texts, or their words.
+            texts: The texts, as strings or as lists of words.
             pairs: The second texts.
             max_length: Maximum number of tokens. Default: `max_length` of the tokenizer.
-            truncate: Text to truncate.
-            prompts: Prompt of each text, if there are no pairs. The tokens of prompts are treated
-                like special tokens: they belong to no text and are never removed.
+            truncate: Text to truncate, or "error"; see `encode`.
+            prompts: Prompt of each text, if there are no pairs. Like special tokens, the tokens of
+                prompts do not belong to a text, and are never removed.
 
         Returns:
-            The tokens of each text, with special tokens.
+            The tokens of each text, including special tokens.
 
         Raises:
             DataError: As for `encode`, or if `truncate` is "second" and there are no pairs.
@@ -491,7 +499,7 @@ class Tokenizer:
     def _raw(
         self, texts: Sequence[Text], pairs: Sequence[Text] | None, prompts: Sequence[str]
     ) -> Iterator[tuple[tokenizers.Encoding, Sequence[Text] | None]]:
-        """Yield encodings of the library, and the words to which a space was added."""
+        """Yield the library's encoding of each text, and its words if spaces were added to them."""
         spaced = len(texts) > 0 and is_words(texts[0]) and self._words_lose_their_space
         columns = [texts] if pairs is None else [texts, pairs]
         encodings = encode_raw(self.core, with_prompts(prompts, texts), pairs, spaced=spaced)
@@ -531,15 +539,19 @@ class Tokenizer:
         return words_lose_their_space(self.core)
 
     def ids(self, texts: Sequence[str], *, special: bool = False) -> list[NDArray[np.int64]]:
-        """Return the ids of texts, without offsets, which is fast.
+        """Convert texts to ids only, which is faster than `encode_batch`.
 
-        Special tokens in a text are treated as ordinary text (as in Google's BERT), so that an
-        article about "[MASK]" does not contain a masked token. There is no length limit.
+        If a text contains the string of a special token, it is treated as ordinary text (as in
+        Google's BERT). Thus, an article about "[MASK]" does not contain a masked token. There is no
+        length limit.
 
         Args:
             texts: The texts.
-            special: Whether to add the special tokens of a single text, such as the BOS token of
+            special: Whether to add the special tokens for a single text, such as the BOS token of
                 Llama. Causal models require them.
+
+        Returns:
+            The ids of each text.
 
         Shapes:
             returns: one array (T,) per text.
@@ -554,7 +566,7 @@ class Tokenizer:
 
     @cached_property
     def added(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The special tokens that the tokenizer adds before and after a single text."""
+        """Ids of the special tokens that the tokenizer adds before and after a single text."""
         encoding = next(self._encode_full(["a"], None, [""]))
         span, ids = encoding.span(0), encoding.ids.tolist()
         if span.start == span.stop:
@@ -564,19 +576,20 @@ class Tokenizer:
 
     @property
     def begin(self) -> tuple[int, ...]:
-        """The special tokens before a text that a causal model scores.
+        """Ids of the special tokens to put before a text that a causal model scores.
 
-        If the tokenizer adds none, this is the EOS token, as in GPT-2, or empty.
+        If the tokenizer adds no token before a text, this is the EOS token, as in GPT-2. If there
+        is no EOS token, the tuple is empty.
         """
         return self.added[0] or self.ends
 
     @cached_property
     def _literal(self) -> tokenizers.Tokenizer:
-        """A copy of `core` that treats special tokens in a text as ordinary text."""
+        """Copy of `core` that treats the strings of special tokens in a text as ordinary text."""
         spec = json.loads(self.core.to_str())
         if spec["model"]["type"] == "Unigram":
-            # The lattice of Unigram finds special tokens, whose score is 0.0. They are replaced
-            # with tokens that contain a space, which no input of the lattice does.
+            # Unigram would find special tokens in a text, because its vocabulary contains them with
+            # the score 0.0. They are renamed to strings with a space, which is never in its input.
             vocab = spec["model"]["vocab"]
             for token in self._special_tokens:
                 i = self.core.token_to_id(token)
@@ -598,21 +611,22 @@ class Tokenizer:
         slide: Literal["first", "second"] = "first",
         prompt: str = "",
     ) -> list[Encoding]:
-        """Return overlapping windows over a long text, which together contain all of its tokens.
-
-        No window is `truncated`.
+        """Split a long text into overlapping windows, which together contain all of its tokens.
 
         Args:
-            text: The text, or its words.
+            text: The text, as a string or as a list of words.
             pair: The second text.
-            max_length: Maximum number of tokens of a window.
+            max_length: Maximum number of tokens in a window.
             overlap: Number of tokens that consecutive windows share.
-            slide: Text that is split into windows. Each window contains the special tokens, the
-                prompt and the complete other text.
+            slide: Text that is split into windows. Each window also contains the special tokens,
+                the prompt, and the complete other text.
             prompt: Prompt of the text.
 
+        Returns:
+            The windows. In all of them, `truncated` is false.
+
         Raises:
-            DataError: If a window has no space for more than the overlap.
+            DataError: If a window does not have space for more tokens than the overlap.
         """
         check_choice("slide", slide, ("first", "second"))
         if slide == "second" and pair is None:

@@ -33,11 +33,11 @@ SETTINGS = (
     "separate_vocabs",
     "chat_template",
 )
-"""The keys of tokenizer_config.json that `Tokenizer.save` writes."""
+"""Keys of tokenizer_config.json that `Tokenizer.save` writes."""
 
 _METADATA = "metadata of the file"
 _PADDING = "bertkit packs sequences and has no padding"
-_CALL = "default of a call of transformers, which from_pretrained does not use"
+_CALL = "default argument of calls, which from_pretrained in transformers does not use"
 _FILES = "bertkit reads the files of the directory"
 _CHAT = "bertkit does not parse responses with it"
 
@@ -87,21 +87,22 @@ KEYS = KeyTable(
     },
 )
 """Keys of tokenizer_config.json and of special_tokens_map.json. Other keys that end with `_token`
-name further special tokens."""
+specify additional special tokens."""
 
 
 @dataclass(frozen=True)
 class TokenizerClass:
-    """A tokenizer class of transformers.
+    """Tokenizer class of transformers.
 
     Attributes:
         reads: Settings from which the class builds its normalizer and pre-tokenizer.
-        adds: Roles of the first and the last token that the class adds to a text, unless it uses
-            the ones of tokenizer.json.
-        file: The vocabulary file from which bertkit can build it without tokenizer.json.
-        tokens: The special tokens of such a tokenizer, by role, if the directory specifies no
-            others.
-        rebuilds: If true, the class rebuilds the tokenizer even if there is a tokenizer.json.
+        adds: Roles of the tokens that the class adds before and after a text. A role is None if the
+            class adds no token, or adds the token that tokenizer.json specifies.
+        file: Vocabulary file from which bertkit can build the tokenizer if there is no
+            tokenizer.json.
+        tokens: Special tokens of a tokenizer that is built from `file`, by role. A directory may
+            specify others.
+        rebuilds: Whether the class rebuilds the tokenizer even if there is a tokenizer.json.
     """
 
     reads: tuple[str, ...] = ()
@@ -140,7 +141,7 @@ CLASSES = {
     "PreTrainedTokenizerFast": TokenizerClass(rebuilds=False),
     "TokenizersBackend": TokenizerClass(rebuilds=False),
 }
-"""Classes by name, without "Fast". Any other class is assumed to use all settings."""
+"""Names of classes without "Fast" -> the classes. Other classes are assumed to use all settings."""
 
 _ALIASES = {
     "BartTokenizer": "RobertaTokenizer",
@@ -161,23 +162,23 @@ _CLASS_OF_MODEL = {
     "openai-gpt": "OpenAIGPTTokenizer",
     "roberta": "RobertaTokenizer",
 }
-"""Classes of models whose directory specifies no class."""
+"""`model_type` -> the tokenizer class, for directories that do not specify a class."""
 
 
 def find_class(settings: Mapping[str, Any]) -> TokenizerClass:
-    """Return the class in the settings; BERT's if there is none."""
+    """Return the tokenizer class that the settings specify. The default is BERT's class."""
     name = settings.get("tokenizer_class")
     return CLASSES["BertTokenizer"] if name is None else CLASSES.get(_plain_name(name), OTHER)
 
 
 def _plain_name(name: object) -> str:
-    """Return the name of a class without "Fast", or the class whose alias it is."""
+    """Return the name of a class without "Fast", after replacing an alias."""
     plain = str(name).removesuffix("Fast")
     return _ALIASES.get(plain, plain)
 
 
 def name_class(settings: Mapping[str, Any], model_type: str, folder: Path, file: str) -> str | None:
-    """Return the class of a directory without tokenizer.json, or None if it specifies none.
+    """Return the name of the class for a directory without tokenizer.json, or None if unknown.
 
     Raises:
         TokenizerError: If bertkit cannot build the class from `file`.

@@ -1,4 +1,4 @@
-"""Settings of a tokenizer directory, applied to an object of the `tokenizers` library."""
+"""Settings of a tokenizer directory, and their application to a `tokenizers.Tokenizer`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SPECIAL_TOKENS = (
     "extra_special_tokens",
     "model_specific_special_tokens",
 )
-"""Keys of special_tokens_map.json. Other keys that end with `_token` specify further tokens."""
+"""Keys of special_tokens_map.json. Other keys that end with `_token` specify additional tokens."""
 
 MAX_SENTINELS = 10_000
 """Maximum number of sentinel tokens of a T5 tokenizer."""
@@ -32,8 +32,8 @@ MAX_SENTINELS = 10_000
 def read_settings(folder: Path) -> dict[str, Any]:
     """Read tokenizer_config.json, special_tokens_map.json, and chat_template.jinja.
 
-    special_tokens_map.json takes precedence, unless tokenizer_config.json has
-    `added_tokens_decoder`, as in transformers.
+    As in transformers, special_tokens_map.json overrides tokenizer_config.json, unless
+    tokenizer_config.json contains `added_tokens_decoder`.
 
     Raises:
         TokenizerError: If a file is invalid, or a setting is not supported.
@@ -48,7 +48,7 @@ def read_settings(folder: Path) -> dict[str, Any]:
     if settings.get("tokenizer_class") is None and (folder / "config.json").is_file():
         named = read_dict(folder / "config.json").get("tokenizer_class")
         settings |= {} if named is None else {"tokenizer_class": named}
-    # The name of the setting before transformers 2.
+    # Before transformers 2, the setting had this name.
     if "max_len" in settings:
         settings.setdefault("model_max_length", settings["max_len"])
     try:
@@ -72,8 +72,8 @@ def _read_special_tokens(path: Path) -> dict[str, Any]:
     """Read special_tokens_map.json.
 
     Raises:
-        TokenizerError: If the file contains a setting of tokenizer_config.json, which would have an
-            effect in transformers.
+        TokenizerError: If the file contains a setting of tokenizer_config.json. In transformers,
+            such a setting would have an effect.
     """
     content = read_dict(path)
     known = {*KEYS.applied, *KEYS.irrelevant, *KEYS.neutral} - {*SPECIAL_TOKENS}
@@ -101,7 +101,7 @@ def read_dict(path: Path, most: int = MOST) -> dict[str, Any]:
 
 
 def read_flag(settings: Mapping[str, Any], key: str, default: Any, folder: Path) -> Any:
-    """Return a boolean setting."""
+    """Return the value of a boolean setting, or its default."""
     value = settings.get(key, default)
     if not isinstance(value, bool | None):
         raise TokenizerError(f"{folder / CONFIG}: {key} must be true or false, got {value!r}")
@@ -116,16 +116,16 @@ def apply_settings(
 ) -> None:
     """Apply the settings of a directory to the tokenizer of its tokenizer.json.
 
-    Settings of a WordPiece normalizer and of byte-level BPE replace the settings in the file, like
-    in the classes of transformers. Any other setting must agree with the file. If a setting is
-    missing, tokenizer.json takes precedence; `transformers` 5 would then lowercase, also for a
-    cased model.
+    As in the classes of transformers, settings of a WordPiece normalizer and of byte-level BPE
+    replace the settings in tokenizer.json. All other settings must agree with tokenizer.json. If a
+    setting is missing, the setting in tokenizer.json applies. `transformers` 5 would instead
+    lowercase texts, even for a cased model.
 
     Args:
-        settings: The content of tokenizer_config.json.
+        settings: Content of tokenizer_config.json.
         core: The tokenizer, which is modified.
-        folder: The directory, for messages.
-        built: If true, bertkit built `core` from the settings, without tokenizer.json.
+        folder: The directory, for error messages.
+        built: Whether bertkit built `core` from the settings, because there is no tokenizer.json.
 
     Raises:
         TokenizerError: If a setting contradicts tokenizer.json.
@@ -175,14 +175,14 @@ def _apply_byte_level(
 def _check_agreement(
     settings: Mapping[str, Any], core: tokenizers.Tokenizer, named: TokenizerClass, folder: Path
 ) -> None:
-    """Check the settings that bertkit does not apply if there is a tokenizer.json.
+    """Check that the settings that bertkit does not apply agree with tokenizer.json.
 
     Raises:
-        TokenizerError: If a setting contradicts the file.
+        TokenizerError: If a setting contradicts tokenizer.json.
     """
     for key, values in _behavior(core, settings).items():
         value = settings.get(key, values[0])
-        # Only a null add_prefix_space differs from the default.
+        # A setting that is null means the default, except for add_prefix_space.
         is_default = value is None and key != "add_prefix_space"
         if key in named.reads and not is_default and value not in values:
             raise _contradiction(folder, key, value, f"{values[0]!r}")
@@ -200,20 +200,21 @@ def _check_agreement(
 
 
 def _unknown_token(core: tokenizers.Tokenizer, named: TokenizerClass) -> str | None:
-    """Return the unknown token that a setting has to agree with, or None."""
+    """Return the unknown token with which the setting must agree, or None if any is accepted."""
     model = core.model
     if isinstance(model, models.Unigram):
         if named not in (CLASSES["DebertaV2Tokenizer"], CLASSES["CamembertTokenizer"]):
-            return None  # The other classes have a fixed unknown token.
+            return None  # The unknown token of the other classes is fixed.
         token: str | None = core.id_to_token(model.tokenize("\U0010ffff")[0].id)
         return token
     return None if isinstance(model, models.WordLevel) else model.unk_token
 
 
 def _check_roles(settings: Mapping[str, Any], core: tokenizers.Tokenizer, folder: Path) -> None:
-    """Check that BOS, EOS and mask tokens are added tokens of Unigram or byte-level BPE.
+    """Check that BOS, EOS, and mask tokens are added tokens.
 
-    The classes of transformers would add them, and split texts at them.
+    If they are not, the classes of transformers add them, and split texts at them. The check is
+    only for Unigram, and for BPE with a suffix at the end of words.
     """
     model = core.model
     if isinstance(model, models.BPE) and not model.end_of_word_suffix:
@@ -237,7 +238,7 @@ def _contradiction(folder: Path, key: str, value: object, actual: str) -> Tokeni
 def _behavior(
     core: tokenizers.Tokenizer, settings: Mapping[str, Any]
 ) -> dict[str, tuple[object, ...]]:
-    """Return the values of settings that agree with the normalizer and the pre-tokenizer."""
+    """Return, for each setting, the values that agree with the normalizer and the pre-tokenizer."""
     values: dict[str, tuple[object, ...]] = {}
     normalizer, steps = core.normalizer, dict(_steps(core.pre_tokenizer))
     if not isinstance(normalizer, normalizers.BertNormalizer):
@@ -270,7 +271,7 @@ def _add_tokens(
     *,
     built: bool,
 ) -> None:
-    """Add the added tokens and further special tokens of a directory, like transformers."""
+    """Add the additional tokens that a directory specifies to the tokenizer, as in transformers."""
     known = core.get_added_tokens_decoder()
     decoder = settings.get("added_tokens_decoder")
     if decoder is not None:

@@ -30,14 +30,14 @@ from bertkit.text.tokenizer_config import (
 )
 
 Language = Literal["source", "target"]
-"""Texts of a translation model's tokenizer: source or target texts."""
+"""Texts that a tokenizer of a translation model is for: source texts or target texts."""
 
 
 @dataclass(frozen=True)
 class Numbering:
-    """Ids of tokens, if they differ from the ids of the `tokenizers` object.
+    """Ids of tokens, if they differ from the ids in the tokenizer of the `tokenizers` library.
 
-    Other tokens are unknown.
+    Tokens that are not listed are unknown.
     """
 
     ids: Mapping[str, int]
@@ -46,12 +46,12 @@ class Numbering:
 
     @cached_property
     def tokens(self) -> dict[int, str]:
-        """The token of each id."""
+        """Token of each id."""
         return {i: token for token, i in self.ids.items()}
 
 
 class Opened(NamedTuple):
-    """A tokenizer, the settings of its directory, and its path for messages."""
+    """Opened tokenizer, with the settings of its directory and its path for error messages."""
 
     core: tokenizers.Tokenizer
     settings: dict[str, Any]
@@ -60,28 +60,29 @@ class Opened(NamedTuple):
 
 
 class TokenizerFormat(NamedTuple):
-    """Tokenizer files that an extension adds."""
+    """Format of tokenizer files that an extension adds."""
 
     file: str
-    """File that each directory of this format contains."""
+    """Name of a file that each directory of this format contains."""
     open: Callable[[Path, dict[str, Any], Language], Opened]
     train: Callable[..., Any]
-    """Function that trains a vocabulary, from texts, an output directory, and `size`."""
+    """Function that trains a vocabulary. Its arguments are texts, an output directory, and `size`.
+    """
 
 
 TOKENIZERS: Mapping[str, TokenizerFormat] = Registry("tokenizers", {})
-"""Formats of tokenizers by the `use` of their vocabularies."""
+"""`use` of a vocabulary -> the format of its tokenizer files."""
 
 WORD_END = "</w>"
 """Suffix of the last token of a word in GPT's vocabulary."""
 
 MAX_VOCAB = 1 << 22
-"""Maximum size of a vocabulary, and of its merges."""
+"""Maximum number of tokens in a vocabulary, and of merges."""
 
 
 @contextlib.contextmanager
 def usable(source: str) -> Iterator[None]:
-    """Convert any exception of the `tokenizers` library, also a Rust panic, to a TokenizerError."""
+    """Convert exceptions of the `tokenizers` library, including Rust panics, to TokenizerError."""
     try:
         yield
     except BertkitError:
@@ -91,7 +92,7 @@ def usable(source: str) -> Iterator[None]:
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
         raise TokenizerError(
-            f"{source}: invalid tokenizer ({error}); download it or save it again"
+            f"{source}: invalid tokenizer ({error}); download or save the tokenizer again"
         ) from None
 
 
@@ -100,7 +101,8 @@ def open_tokenizer(path: Path, side: Language = "source") -> Opened:
 
     Args:
         path: The file or directory.
-        side: Language of the texts, if a translation model has two tokenizers.
+        side: Whether to load the tokenizer for source or for target texts, if a translation model
+            has two tokenizers.
 
     Raises:
         TokenizerError: If there is no tokenizer, or a file is damaged.
@@ -157,7 +159,7 @@ def _class_of(folder: Path, settings: Mapping[str, Any], file: str) -> str | Non
 
 
 def _with_tokens(settings: dict[str, Any], named: str | None) -> dict[str, Any]:
-    """Return the settings with the special tokens of a class for roles without a token."""
+    """Return the settings, with the special tokens of a class for roles that have no token."""
     if named is None:
         return settings
     tokens = {f"{role}_token": CLASSES[named].tokens.get(role) for role in ROLES}
@@ -172,7 +174,7 @@ def _unsupported(path: Path) -> str:
 
 
 def _wordpiece(path: Path, settings: Mapping[str, Any], named: str | None) -> tokenizers.Tokenizer:
-    """Build BERT's or MPNet's tokenizer from a vocab.txt."""
+    """Build the tokenizer of BERT or MPNet from a vocab.txt."""
     tokens = _lines(path)
     check_tokens(tokens, str(path))
     vocab: dict[str, int] = {}
@@ -205,13 +207,16 @@ def _wordpiece(path: Path, settings: Mapping[str, Any], named: str | None) -> to
 def _roberta_processor(
     core: tokenizers.Tokenizer, cls: str, sep: str, *, trim: bool, prefix: bool
 ) -> processors.RobertaProcessing:
-    """Return RoBERTa's special tokens: <s> text </s>, and <s> text </s></s> pair </s>."""
+    """Return a processor that adds special tokens: <s> text </s> or <s> text </s></s> pair </s>."""
     first, last = ((token, core.token_to_id(token)) for token in (cls, sep))
     return processors.RobertaProcessing(last, first, trim, prefix)  # type: ignore[arg-type]
 
 
 def template(core: tokenizers.Tokenizer, cls: str, sep: str) -> processors.TemplateProcessing:
-    """Return BERT's special tokens: [CLS] text [SEP], and pair [SEP] with type 1."""
+    """Return a processor that adds BERT's special tokens to a text or to a pair of texts.
+
+    The result is [CLS] text [SEP] or [CLS] text [SEP] pair [SEP]. The last two have type 1.
+    """
     return processors.TemplateProcessing(
         single=f"{cls}:0 $A:0 {sep}:0",
         pair=f"{cls}:0 $A:0 {sep}:0 $B:1 {sep}:1",
@@ -222,10 +227,11 @@ def template(core: tokenizers.Tokenizer, cls: str, sep: str) -> processors.Templ
 def _pair_merges(
     folder: Path, settings: Mapping[str, Any], named: str | None
 ) -> tokenizers.Tokenizer:
-    """Build a BPE tokenizer from the older layout, vocab.json and merges.txt.
+    """Build a BPE tokenizer from the older files vocab.json and merges.txt.
 
-    If the directory does not specify the class, it is inferred from the vocabulary. A token for the
-    space means byte-level BPE. Without it, suffixes at the ends of words mean the tokenizer of GPT.
+    If the directory does not specify a class, the class depends on the vocabulary. If tokens have
+    the suffix for the end of a word and there is no token for the space, it is the class of GPT.
+    Otherwise, the vocabulary is byte-level BPE.
     """
     merges = [
         tuple(line.split(" "))
@@ -249,7 +255,7 @@ def _pair_merges(
 def _word_level(
     folder: Path, settings: Mapping[str, Any], vocab: dict[str, int], merges: Sequence[Any]
 ) -> tokenizers.Tokenizer:
-    """Build GPT's tokenizer: lowercased words, with a suffix at the last token of each.
+    """Build the tokenizer of GPT. It lowercases words, and the last token of a word has a suffix.
 
     Source: Radford et al. 2018, section 4.1.
     """
@@ -268,7 +274,7 @@ def _word_level(
 def _byte_level(
     folder: Path, settings: Mapping[str, Any], vocab: dict[str, int], merges: Sequence[Any]
 ) -> tokenizers.Tokenizer:
-    """Build the byte-level BPE of GPT-2 and RoBERTa."""
+    """Build the byte-level BPE tokenizer of GPT-2 and RoBERTa."""
     core = tokenizers.Tokenizer(models.BPE(vocab, list(merges)))
     prefix = read_flag(settings, "add_prefix_space", False, folder)
     core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix)
@@ -279,9 +285,10 @@ def _byte_level(
 def _add_ends(
     core: tokenizers.Tokenizer, settings: Mapping[str, Any], folder: Path, named: str | None
 ) -> None:
-    """Add RoBERTa's special tokens, or the BOS and EOS tokens that GPT-2's settings require.
+    """Make a tokenizer add the special tokens of RoBERTa, or the BOS and EOS tokens of GPT-2.
 
-    Without a class, a vocabulary with [CLS] and [SEP] tokens is treated as RoBERTa's.
+    GPT-2's settings determine whether it adds BOS and EOS tokens. If the class is unknown, a
+    vocabulary that has tokens for the roles cls and sep is treated as RoBERTa's.
     """
     specials = find_specials(core, settings, str(folder))
     if named == "RobertaTokenizer" or (named is None and {"cls", "sep"} <= specials.keys()):
@@ -316,7 +323,7 @@ def _lines(path: Path) -> list[str]:
 
 
 def normalizer_settings(core: tokenizers.Tokenizer) -> dict[str, Any]:
-    """Return the settings of a BERT normalizer, or an empty dict."""
+    """Return the settings of a BERT normalizer, or an empty dict for any other normalizer."""
     current = core.normalizer
     if not isinstance(current, normalizers.BertNormalizer):
         return {}
@@ -328,9 +335,9 @@ def normalizer_settings(core: tokenizers.Tokenizer) -> dict[str, Any]:
 
 
 def lowercase(core: tokenizers.Tokenizer) -> dict[str, Any]:
-    """Add lowercasing before the normalizer, and return the settings that this changes.
+    """Make a tokenizer lowercase texts first, and return the settings that this changes.
 
-    Accents are kept unless the normalizer already removes them.
+    Accents are kept, unless the normalizer already removes them.
     """
     current = core.normalizer
     if isinstance(current, normalizers.BertNormalizer):
@@ -342,12 +349,12 @@ def lowercase(core: tokenizers.Tokenizer) -> dict[str, Any]:
         steps = list(current)  # type: ignore[call-overload]
     if not any(isinstance(step, normalizers.Lowercase) for step in steps):
         core.normalizer = normalizers.Sequence([normalizers.Lowercase(), *steps])
-    # The classes of transformers would rebuild the normalizer.
+    # With another class, transformers would rebuild the normalizer.
     return {"tokenizer_class": "PreTrainedTokenizerFast"}
 
 
 def default_class(core: tokenizers.Tokenizer) -> str:
-    """Return the transformers class of a tokenizer whose settings specify none."""
+    """Return the class in transformers for a tokenizer whose settings do not specify a class."""
     bert = isinstance(core.model, models.WordPiece) and isinstance(
         core.normalizer, normalizers.BertNormalizer
     )
@@ -360,7 +367,7 @@ def word_starts(core: tokenizers.Tokenizer, tokens: Sequence[str], source: str) 
     Args:
         core: The tokenizer.
         tokens: The tokens.
-        source: Path of the tokenizer, for messages.
+        source: Path of the tokenizer, for error messages.
 
     Raises:
         TokenizerError: If the tokens do not show where words begin.
@@ -386,7 +393,7 @@ def fingerprint(
     Args:
         core: The tokenizer.
         specials: Special token of each role.
-        ids: Ids of tokens, if they differ from the ids of `core`.
+        ids: Ids of tokens, if they differ from the ids in `core`.
     """
     spec = json.loads(core.to_str())
     normalizer = spec["normalizer"] or {}
@@ -398,7 +405,8 @@ def fingerprint(
         "normalizer": normalizer,
         "pre_tokenizer": spec["pre_tokenizer"],
         "added": sorted((t["id"], t["content"], t["special"]) for t in spec["added_tokens"]),
-        # BOS and EOS do not affect ids, and are not part of older fingerprints.
+        # The roles BOS and EOS are omitted, because they do not affect ids. Older fingerprints also
+        # do not contain them.
         "specials": {r: t for r, t in specials.items() if r not in ("bos", "eos")},
         "template": [[e.ids, e.type_ids] for e in template],
     }
@@ -409,7 +417,7 @@ def fingerprint(
 
 
 def _without_defaults(value: Any) -> Any:
-    """Remove null and false values, so that new options of the library keep the fingerprint."""
+    """Remove null and false values, so that new options of the library do not change the hash."""
     if isinstance(value, dict):
         nonnull = {k: _without_defaults(v) for k, v in value.items()}
         return {k: v for k, v in nonnull.items() if v is not None and v is not False}

@@ -1,18 +1,20 @@
 """Training of vocabularies from raw text, in bounded memory and with reproducible results.
 
-Method: The trainers of `tokenizers` count words in a map that grows with the text. For WordPiece
-and Unigram, the result depends on the random order of this map. Words are therefore counted here:
+The trainers of `tokenizers` count words in a map that grows with the text. For WordPiece and
+Unigram, the result depends on the random order of this map. Words are therefore counted here:
 
-1. White-space chunks are counted first (few are distinct). Each distinct chunk is then normalized
-   and split into words once. The words are the same as in the trainer.
-2. Word counts are pruned: whenever there are more than `MAX_WORDS` distinct words, the more
-   frequent half is kept. A count is too low by at most the largest count removed at each pruning.
-   Pruning thus removes URLs, hashes and typing errors, but no word that matters for a vocabulary.
-   Text with fewer distinct words is counted exactly.
-3. The trainer gets each word as often as it was counted. Beyond `MAX_TRAINED_WORDS` words in total,
-   counts are divided by a common number. Memory thus depends on `MAX_WORDS`, not on the text.
+1. Chunks between white space are counted first, because only few of them are distinct. Each
+   distinct chunk is then normalized and split into words once. The trainer would obtain the same
+   words.
+2. Word counts are pruned: whenever there are more than `MAX_WORDS` distinct words, only the more
+   frequent half is kept. Each pruning can make the count of a word too low, by at most the largest
+   count that it removed. Pruning thus removes URLs, hashes, and typing errors, but no word that
+   matters for a vocabulary. The words of a text with fewer distinct words are counted exactly.
+3. The trainer receives each word as often as it was counted. If there are more than
+   `MAX_TRAINED_WORDS` words in total, all counts are divided by the same number. Memory use thus
+   depends on `MAX_WORDS`, not on the length of the text.
 4. Tokens of one character come first and in a fixed order, which breaks every tie in the trainer.
-   (Unigram: scores are rounded, and tokens with equal scores are sorted.)
+   For Unigram, scores are rounded, and tokens with equal scores are sorted.
 """
 
 from __future__ import annotations
@@ -41,14 +43,15 @@ SPECIALS: dict[str, tuple[str, ...]] = {
     "unigram": ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"),
     "words": ("<S>", "</S>", "<UNK>"),
 }
-"""Special tokens of each vocabulary type in the order of ids, like BERT, RoBERTa, ALBERT and ELMo.
+"""Type of a vocabulary -> its special tokens in the order of ids, as in BERT, RoBERTa, ALBERT, and
+ELMo.
 """
 
 END_OF_TEXT = "<|endoftext|>"
-"""GPT-2's only special token, before and after every text."""
+"""The only special token of GPT-2, which is put before and after every text."""
 
 SPANS = {"pad": "<pad>", "eos": "</s>", "unk": "<unk>"}
-"""T5's special tokens, in addition to 100 sentinel tokens with the last ids."""
+"""Special tokens of T5, in addition to 100 sentinel tokens, which have the last ids."""
 
 SENTINELS = tuple(f"<extra_id_{number}>" for number in reversed(range(100)))
 
@@ -60,20 +63,22 @@ ROLES = {
 }
 
 MAX_WORDS = 500_000
-"""Maximum number of distinct words. It and `MAX_CHARACTERS` limit memory use."""
+"""Maximum number of distinct words. This limit and `MAX_CHARACTERS` bound the memory use."""
 
 MAX_CHARACTERS = 8_000_000
-"""Maximum number of characters of all distinct words."""
+"""Maximum number of characters of all distinct words together."""
 
 MAX_CHUNKS = 400_000
-"""Maximum number of distinct white-space chunks before they are split into words."""
+"""Maximum number of distinct chunks between white space that are counted before they are split into
+words.
+"""
 
 SLICE_CHARACTERS = 1_000_000
-"""Number of characters of a text that are processed at a time."""
+"""Maximum number of characters of a text that are processed at a time."""
 
 MAX_WORD_CHARACTERS = 256
-"""Maximum number of characters of a word. Longer words (hashes, base64) are skipped; WordPiece maps
-words of more than 100 characters to the unknown token.
+"""Maximum number of characters of a word. Longer words (hashes, base64) are skipped. WordPiece maps
+all words of more than 100 characters to the unknown token.
 """
 
 MAX_TRAINED_WORDS = 100_000_000
@@ -85,8 +90,8 @@ SPACE = re.compile(r"(?<!\s)\s")
 SCRIPTS = pre_tokenizers.Split(
     tokenizers.Regex(r"▁?[\p{P}\p{S}&&[^▁]]+|▁?\p{N}+"), behavior="isolated"
 )
-"""Separates letters, digits and punctuation, like SentencePiece by default, so that no Unigram
-token mixes them.
+"""Pre-tokenizer that separates letters, digits, and punctuation, so that no Unigram token mixes
+them. SentencePiece also does this by default.
 """
 
 
@@ -107,25 +112,25 @@ def train(
 
     Args:
         texts: The texts.
-        kind: `wordpiece` like BERT, `bpe` like RoBERTa (byte-level), `unigram` like ALBERT, or
-            `words`, the most frequent complete words, for ELMo.
+        kind: Type of the vocabulary: `wordpiece` as in BERT, `bpe` as in RoBERTa (byte-level),
+            `unigram` as in ALBERT, or `words` (the most frequent complete words) for ELMo.
         size: Number of tokens, including special tokens and the alphabet. The vocabulary is smaller
             if the text has fewer tokens that occur `min_frequency` times.
-        use: "encode", "write" for generative models like GPT-2, without special tokens around texts
-            (only `bpe`), or "spans" for T5, with 100 sentinel tokens (only `bpe`). Use
-            `train_vocabulary` for translation.
-        lowercase: Whether to lowercase. Default: true for `wordpiece` and `unigram`.
-        strip_accents: Whether to remove accents. Default: `lowercase`.
-        chinese_chars: If true, each Chinese character is a word (WordPiece).
+        use: "encode" for encoders; "write" for generative models such as GPT-2, without special
+            tokens around texts (only `bpe`); or "spans" for T5, with 100 sentinel tokens (only
+            `bpe`). For translation, use `train_vocabulary`.
+        lowercase: Whether to lowercase texts. Default: true for `wordpiece` and `unigram`.
+        strip_accents: Whether to remove accents. Default: the value of `lowercase`.
+        chinese_chars: Whether each Chinese character is a separate word (only `wordpiece`).
         min_frequency: Minimum frequency of a token.
-        character_coverage: Fraction of the text's characters in the alphabet. Words with other
-            characters become the unknown token, which byte-level BPE does not have.
-        max_length: Maximum number of tokens of a text, saved with the tokenizer.
+        character_coverage: Fraction of the characters in the texts that the alphabet covers. Words
+            with other characters become the unknown token. Byte-level BPE covers all characters.
+        max_length: Maximum number of tokens of a text, which is saved with the tokenizer.
 
     Raises:
         ConfigError: If `size` is smaller than the number of special tokens and characters, or
             settings cannot be combined.
-        DataError: If there is no text, or it is not Unicode.
+        DataError: If there is no text, or if a text is not valid Unicode.
     """
     check_choice("kind", kind, SPECIALS)
     check_choice("use", use, get_args(Use))
@@ -182,10 +187,10 @@ def count_words(
     *,
     whole: bool,
 ) -> Counter[str]:
-    """Return the frequency of each word of the texts, after normalizing and splitting.
+    """Count the words of texts, after the texts are normalized and split into words.
 
-    Text is processed in slices that end before white space, so no word is split unless it is longer
-    than a slice.
+    A text is processed in slices that end before white space, so that no word is split unless it is
+    longer than a slice.
 
     Args:
         texts: The texts.
@@ -195,7 +200,7 @@ def count_words(
             byte-level BPE.
 
     Raises:
-        DataError: If there is no word, or the text is not Unicode.
+        DataError: If there is no word, or if a text is not valid Unicode.
     """
     split: Callable[[str], list[str]] = CHUNK.findall if whole else str.split
     chunks: Counter[str] = Counter()
@@ -234,7 +239,7 @@ def _add_words(
     normalizer: normalizers.Normalizer | None,
     splitter: pre_tokenizers.PreTokenizer,
 ) -> Counter[str]:
-    """Add the words of the chunks, and prune the counts if there are too many words."""
+    """Add the words of chunks to the counts, and prune the counts if there are too many words."""
     normalize = str if normalizer is None else normalizer.normalize_str
     split = splitter.pre_tokenize_str
     try:
@@ -253,7 +258,10 @@ def _add_words(
 
 
 def _prune(words: Counter[str]) -> Counter[str]:
-    """Return the counts of all words, or of the more frequent half (of equals, the first seen)."""
+    """Return the counts, without the less frequent half of the words if there are too many words.
+
+    If words have equal counts, the words that were counted first are kept.
+    """
     if len(words) <= MAX_WORDS and sum(map(len, words)) <= MAX_CHARACTERS:
         return words
     keep: dict[str, int] = {}
@@ -269,7 +277,10 @@ def _prune(words: Counter[str]) -> Counter[str]:
 def _build_untrained(
     kind: Kind, lowercase: bool, strip_accents: bool, chinese_chars: bool
 ) -> tokenizers.Tokenizer:
-    """Build the normalizer, pre-tokenizer and decoder of a vocabulary type, with an empty model."""
+    """Build a tokenizer with the normalizer, pre-tokenizer, and decoder of a vocabulary type.
+
+    Its model is empty.
+    """
     if kind == "wordpiece":
         core = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]"))
         core.normalizer = normalizers.BertNormalizer(
@@ -311,7 +322,8 @@ def _train_wordpiece(
     begin = sorted({c for word in counts for c in word})
     inside = sorted({"##" + c for word in counts for c in word[1:]})
     _check_size(size, len(specials) + len(begin) + len(inside), "this text")
-    # As special tokens, the characters get ids in this order, not in the order of a hash map.
+    # The characters are passed as special tokens, so that their ids are in this order instead of
+    # the order of a hash map.
     trainer = trainers.WordPieceTrainer(
         vocab_size=size,
         min_frequency=min_frequency,
@@ -377,7 +389,7 @@ def _train_unigram(
 def _select_words(
     core: tokenizers.Tokenizer, counts: Counter[str], size: int, min_frequency: int
 ) -> None:
-    """Build a vocabulary of the most frequent words. Ties are sorted alphabetically."""
+    """Build a vocabulary of the most frequent words, with equal counts in alphabetical order."""
     specials = SPECIALS["words"]
     frequent = [word for word, count in counts.items() if count >= min_frequency]
     words = sorted(set(frequent) - {*specials}, key=lambda word: (-counts[word], word))
@@ -388,11 +400,11 @@ def _select_words(
 
 
 def _stable_scores(scores: dict[str, float]) -> list[tuple[str, float]]:
-    """Return the tokens, best first, with the same scores in every run of the trainer.
+    """Make scores independent of the run of the trainer, and sort tokens from the highest score.
 
-    EM sums in random order, so scores are rounded to six digits. The trainer adds characters that
-    EM removed at the lowest score, plus 0.0001 for each previous one, in random order; here all of
-    them get the lowest score.
+    The EM algorithm adds numbers in random order, so scores are rounded to six digits. The trainer
+    then adds the characters that EM removed, in random order. The first one gets the lowest score,
+    and each further one gets 0.0001 more. Here, all of these characters get the lowest score.
     """
     lowest = min(scores.values())
     characters = sorted((score, token) for token, score in scores.items() if len(token) == 1)
@@ -404,18 +416,20 @@ def _stable_scores(scores: dict[str, float]) -> list[tuple[str, float]]:
 
 
 def _special_token(token: str) -> tokenizers.AddedToken:
-    """Return a special token.
+    """Create a special token.
 
-    A mask token includes the preceding space, so that the predicted token may contain one.
+    A mask token includes the space before it, because the token that it stands for may start with a
+    space.
     """
     mask = token in ("<mask>", "[MASK]")
     return tokenizers.AddedToken(token, lstrip=mask, special=True, normalized=False)
 
 
 def _apply_coverage(counts: Counter[str], coverage: float) -> Counter[str]:
-    """Return the words without rare characters.
+    """Return the counts of the words that contain no rare characters.
 
-    The most frequent characters, up to the fraction `coverage` of the text, are not rare.
+    The most frequent characters that together make up the fraction `coverage` of the text are not
+    rare.
     """
     characters: Counter[str] = Counter()
     for word, count in counts.items():

@@ -1,4 +1,4 @@
-"""Splitting of raw text into words, and search for a word in a text."""
+"""Functions that split raw text into words, and that search for a word in a text."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from tokenizers import Regex, pre_tokenizers
 
-# Google's BERT, tokenization.py, _is_chinese_char
+# The source is `_is_chinese_char` in tokenization.py of Google's BERT.
 CHINESE = (
     "[\u4e00-\u9fff\u3400-\u4dbf\U00020000-\U0002a6df"
     "\U0002a700-\U0002b73f\U0002b740-\U0002b81f\U0002b820-\U0002ceaf"
@@ -16,15 +16,15 @@ CHINESE = (
 
 
 MIN_SIMILARITY = 0.5
-"""Minimum difflib ratio of a word and one of its forms."""
+"""Minimum similarity of a word and one of its forms: the ratio that difflib computes."""
 
 MAX_WORD_CHARACTERS = 64
-"""Maximum number of characters of a word."""
+"""Maximum number of characters of a word that `find_word` compares."""
 
 
 @lru_cache
 def word_splitter() -> pre_tokenizers.PreTokenizer:
-    """Return BERT's basic tokenization.
+    """Return a pre-tokenizer that splits text into words, like BERT's basic tokenizer.
 
     White space separates words. Each punctuation mark and each Chinese character is a word.
     """
@@ -34,12 +34,13 @@ def word_splitter() -> pre_tokenizers.PreTokenizer:
 
 
 def find_word(word: str, text: str) -> tuple[int, int] | None:
-    """Return the characters [start, end) of a word or one of its forms in a text.
+    """Find a word, or one of its forms, in a text, and return its characters [start, end).
 
-    For carry, for example, it finds "carried". The result is the first of the most similar words
-    (ratio of difflib, at least `MIN_SIMILARITY`) with the same first letter; `went` is not found
-    for `go`. Words longer than `MAX_WORD_CHARACTERS` are skipped, because the comparison takes
-    cubic time.
+    For "carry", for example, it finds "carried". The result is the most similar word with the same
+    first letter, or the first of several equally similar words. Therefore, "went" is not found for
+    "go". The similarity is the ratio of difflib, and must be at least `MIN_SIMILARITY`. Words
+    longer than `MAX_WORD_CHARACTERS` are skipped, because the comparison takes cubic time. If no
+    word is similar, the result is None.
     """
     target = word.casefold()
     best, best_span, start = 0.0, None, 0
