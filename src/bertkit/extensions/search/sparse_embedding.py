@@ -60,8 +60,8 @@ class EmbedSparse(ModelPipeline):
     """Compute sparse embeddings of texts with a SPLADE model.
 
     An embedding contains the tokens of the vocabulary whose weight is not 0. The weight of a token
-    is the maximum (or the sum) of log(1 + relu(logit)) over the positions of the text, where the
-    logits are predictions of the MLM head.
+    is the maximum (or the sum) of log(1 + relu(logit)) over the positions of the text. The MLM head
+    predicts the logits.
 
     A masked language model that was not trained with SPLADE gives embeddings that are not sparse.
 
