@@ -41,6 +41,7 @@ DIRECTORIES: Mapping[str, tuple[str, ...]] = {
     "exported": ("export.json",),
     "gliner": ("gliner_config.json",),
     "adapter": ("adapter_config.json", "!model.safetensors", "!model.safetensors.index.json"),
+    "sparse-encoder": ("*_SpladePooling",),
     "transformer": ("config.json",),
     "sentence-transformers": ("modules.json",),
     "elmo": ("*options.json",),

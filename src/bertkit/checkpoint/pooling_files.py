@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -140,27 +140,34 @@ def read_pooling(folder: Path) -> tuple[Pooling | None, Path, int | None]:
             f"{folder / MODULES}: {len(parts)} modules, but the maximum is {MAX_MODULES}"
         )
     for part in parts:
-        _check(MODULES_KEYS, part, folder / MODULES)
+        check_keys(MODULES_KEYS, part, folder / MODULES)
     if len({str(part.get("name")) for part in parts}) < len(parts):
         raise CheckpointError(f"{folder / MODULES}: two modules have the same name; rename one")
-    folders = [_module_folder(folder, str(part.get("path", ""))) for part in parts]
-    kinds = [_module_type(folder, str(part.get("type", ""))) for part in parts]
+    folders = [module_folder(folder, str(part.get("path", ""))) for part in parts]
+    kinds = [module_type(folder, str(part.get("type", ""))) for part in parts]
     # A re-ranker has no pooling.
     if kinds == ["Transformer"]:
         path, encoder = folder / SETTINGS, folders[0]
-        _check(RERANKER_SETTINGS_KEYS, read_object(path) if path.exists() else {}, path)
-        return None, encoder, _length_of(_read_transformer(encoder, RERANKER_KEYS), encoder)
+        check_keys(RERANKER_SETTINGS_KEYS, read_object(path) if path.exists() else {}, path)
+        return None, encoder, max_length_of(read_transformer(encoder, RERANKER_KEYS), encoder)
     _check_order(folder, kinds)
-    lengths = _read_transformer(folders[0], TRANSFORMER_KEYS)
-    pooling = _read_settings(folder / SETTINGS)
-    pooling = replace(pooling, lowercase=bool(lengths.get("do_lower_case")))
+    values = read_transformer(folders[0], TRANSFORMER_KEYS)
+    pooling = replace(read_settings(folder / SETTINGS), lowercase=bool(values.get("do_lower_case")))
     for module, kind in zip(folders[1:], kinds[1:], strict=True):
         pooling = _add_module(pooling, module, kind)
-    return pooling, folders[0], _length_of(lengths, folders[0])
+    return pooling, folders[0], max_length_of(values, folders[0])
 
 
-def _length_of(settings: Mapping[str, Any], folder: Path) -> int | None:
-    """Return the maximum number of tokens."""
+def max_length_of(settings: Mapping[str, Any], folder: Path) -> int | None:
+    """Return the maximum number of tokens, or None if it is not set.
+
+    Args:
+        settings: Settings of the module Transformer.
+        folder: Directory of the module, for messages.
+
+    Raises:
+        CheckpointError: If the value is not a number of tokens.
+    """
     length = settings.get("max_seq_length")
     if length is not None and not (isinstance(length, int) and length > 2):
         raise CheckpointError(
@@ -169,15 +176,33 @@ def _length_of(settings: Mapping[str, Any], folder: Path) -> int | None:
     return length
 
 
-def _check(keys: KeyTable, settings: Mapping[str, Any], path: Path) -> None:
-    """Raise CheckpointError if a setting is not supported."""
+def check_keys(keys: KeyTable, settings: Mapping[str, Any], path: Path) -> None:
+    """Check that every setting of a file is supported.
+
+    Args:
+        keys: Keys of the file.
+        settings: Content of the file.
+        path: Path of the file, for messages.
+
+    Raises:
+        CheckpointError: If a setting is not supported.
+    """
     try:
         keys.check(settings)
     except ValueError as error:
         raise CheckpointError(f"{path}: {error}; use a model without this setting") from None
 
 
-def _module_folder(folder: Path, name: str) -> Path:
+def module_folder(folder: Path, name: str) -> Path:
+    """Return the directory of a module.
+
+    Args:
+        folder: Directory of the model.
+        name: Path of the module in it.
+
+    Raises:
+        CheckpointError: If the path is not valid, or outside of the model directory.
+    """
     if not name.isprintable() or len(name) > MAX_NAME_CHARACTERS:
         raise CheckpointError(f"{folder / MODULES}: {name!r} is not a valid directory name")
     module = folder / name
@@ -186,9 +211,19 @@ def _module_folder(folder: Path, name: str) -> Path:
     return module
 
 
-def _module_type(folder: Path, name: str) -> str:
+def module_type(folder: Path, name: str, known: Collection[str] = ORDER) -> str:
+    """Return the type of a module, without its package.
+
+    Args:
+        folder: Directory of the model, for messages.
+        name: Type of the module, with its package.
+        known: Supported types.
+
+    Raises:
+        CheckpointError: If the type is not supported.
+    """
     kind = name.rsplit(".", 1)[-1]
-    if kind not in ORDER or not name.startswith("sentence_transformers."):
+    if kind not in known or not name.startswith("sentence_transformers."):
         raise CheckpointError(f"{folder / MODULES}: module {name!r} is not supported")
     return kind
 
@@ -208,12 +243,20 @@ def _check_order(folder: Path, kinds: Sequence[str]) -> None:
         )
 
 
-def _read_transformer(folder: Path, keys: KeyTable) -> dict[str, Any]:
-    """Read the settings of the module Transformer from the first file that has any."""
+def read_transformer(folder: Path, keys: KeyTable) -> dict[str, Any]:
+    """Read the settings of the module Transformer from the first file that has any.
+
+    Args:
+        folder: Directory of the module.
+        keys: Keys of the file.
+
+    Raises:
+        CheckpointError: If a setting is not supported, or the file is invalid.
+    """
     for name in (LENGTH, *OLDER_LENGTHS):
         settings = read_object(folder / name) if (folder / name).exists() else {}
         if settings:
-            _check(keys, settings, folder / name)
+            check_keys(keys, settings, folder / name)
             return settings
     return {}
 
@@ -224,10 +267,10 @@ def _add_module(pooling: Pooling, folder: Path, kind: str) -> Pooling:
     if kind == "Dense":
         return replace(pooling, dense=_read_dense(folder))
     if kind == "Normalize":
-        _check(NORMALIZE_KEYS, read_object(path) if path.exists() else {}, path)
+        check_keys(NORMALIZE_KEYS, read_object(path) if path.exists() else {}, path)
         return replace(pooling, normalize=True)
     config = read_object(path)
-    _check(POOLING_KEYS, {} if config.get("pooling_mode") else config, path)
+    check_keys(POOLING_KEYS, {} if config.get("pooling_mode") else config, path)
     pooled = bool(config.get("include_prompt", True))
     return replace(
         pooling,
@@ -236,8 +279,16 @@ def _add_module(pooling: Pooling, folder: Path, kind: str) -> Pooling:
     )
 
 
-def _read_settings(path: Path) -> Pooling:
-    """Read the prompts and the similarity function."""
+def read_settings(path: Path, keys: KeyTable = SETTINGS_KEYS) -> Pooling:
+    """Read the prompts and the similarity function.
+
+    Args:
+        path: Path of the file.
+        keys: Keys of the file.
+
+    Raises:
+        CheckpointError: If a setting is not supported, or the file is invalid.
+    """
     config = read_object(path) if path.exists() else {}
     named, default = config.get("prompts") or {}, config.get("default_prompt_name")
     if not isinstance(named, dict) or not all(isinstance(t, str | None) for t in named.values()):
@@ -251,7 +302,7 @@ def _read_settings(path: Path) -> Pooling:
             f"{path}: truncate_dim = {config['truncate_dim']!r} is not supported; remove it and "
             "truncate embeddings in your code"
         )
-    _check(SETTINGS_KEYS, config, path)
+    check_keys(keys, config, path)
     prompts = Prompts({name: text or "" for name, text in named.items()}, default)
     return Pooling(prompts=prompts, similarity=str(config.get("similarity_fn_name") or "cosine"))
 
@@ -279,7 +330,7 @@ def _read_dense(folder: Path) -> Dense:
             pass
         case _:
             raise CheckpointError(f"{path}: in_features and out_features must be positive integers")
-    _check(DENSE_KEYS, config, path)
+    check_keys(DENSE_KEYS, config, path)
     name = config.get("activation_function", next(iter(ACTIVATIONS)))
     # A tuple compares with ==, because the value can be a list, which has no hash.
     if name not in tuple(ACTIVATIONS):

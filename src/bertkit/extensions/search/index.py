@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertkit.checkpoint.directory import Loaded, load
+from bertkit.checkpoint.formats import format_of, open_format
 from bertkit.config import Count
 from bertkit.console import say
 from bertkit.data.paths import paths_of
@@ -107,6 +108,8 @@ def index(
     with Converter() as convert:
         sources, skipped = _read_all(listing, columns, convert, skip_bad=skip_bad, sync=sync)
         loaded = model if isinstance(model, Loaded) else load(model)
+        if format_of(loaded.folder) == "sparse-encoder":
+            raise open_format(loaded.folder).mismatch("a model of dense embeddings")
         prompt, query_prompt = _find_prompts(loaded, prompt, query_prompt)
         length = _length(loaded, length)
         capacity = _capacity(loaded.tokenizer, prompt, length)

@@ -7,6 +7,7 @@ EXTENSION = Extension(
     routes={
         "/embed": "bertkit.extensions.serving.routes:EMBED",
         "/embed_all": "bertkit.extensions.serving.routes:EMBED_ALL",
+        "/embed_sparse": "bertkit.extensions.serving.routes:EMBED_SPARSE",
         "/v1/embeddings": "bertkit.extensions.serving.routes:EMBEDDINGS",
         "/similarity": "bertkit.extensions.serving.routes:SIMILARITY",
         "/predict": "bertkit.extensions.serving.routes:PREDICT",

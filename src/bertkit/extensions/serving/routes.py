@@ -6,7 +6,7 @@ import base64
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import numpy as np
@@ -31,8 +31,7 @@ async def _embedded(
     context: RequestContext, ability: str, ask: schema.VectorAsk, inputs: Any, field: str
 ) -> tuple[str, list[Any], list[bool]]:
     """Return the name of the model, the results, and whether each text was truncated."""
-    name, pipeline = context.pipeline(ability, ask.model)
-    assert isinstance(pipeline, Embed)
+    name, pipeline = cast("tuple[str, Any]", context.pipeline(ability, ask.model))
     _check_prompt(pipeline, ask.prompt_name)
     dimensions = getattr(ask, "dimensions", None)
     if dimensions is not None and dimensions > pipeline.dimension:
@@ -66,10 +65,17 @@ async def embed(ask: schema.EmbedAsk, context: RequestContext) -> Any:
     return context.reply(rows.tolist(), cut)
 
 
-async def embed_all(ask: schema.EmbedAllAsk, context: RequestContext) -> Any:
+async def embed_all(ask: schema.TextsAsk, context: RequestContext) -> Any:
     """Return the last hidden state of each token, also of special tokens, for each text."""
     _, states, cut = await _embedded(context, "embed-all", ask, ask.inputs, "inputs")
     return context.reply(states, cut)
+
+
+async def embed_sparse(ask: schema.TextsAsk, context: RequestContext) -> Any:
+    """Return the weights of tokens of the vocabulary that are not 0, for each text."""
+    _, rows, cut = await _embedded(context, "sparse-embedding", ask, ask.inputs, "inputs")
+    values = [sorted(schema.SparseValue(w.index, w.weight) for w in row) for row in rows]
+    return context.reply(values, cut)
 
 
 async def openai_embeddings(ask: schema.OpenAIAsk, context: RequestContext) -> Any:
@@ -246,10 +252,12 @@ PIPELINES: Builders = {
     "tokenize": lambda model: model.embed,
 }
 STATES = list[list[list[float]]]
+SPARSE = list[list[schema.SparseValue]]
 TOKENS = list[list[schema.TokenInfo]]
 
 EMBED = Route("/embed", embed, list[list[float]], schema.EmbedAsk, "embed")
-EMBED_ALL = Route("/embed_all", embed_all, STATES, schema.EmbedAllAsk, "embed-all")
+EMBED_ALL = Route("/embed_all", embed_all, STATES, schema.TextsAsk, "embed-all")
+EMBED_SPARSE = Route("/embed_sparse", embed_sparse, SPARSE, schema.TextsAsk, "sparse-embedding")
 EMBEDDINGS = Route("/v1/embeddings", openai_embeddings, EmbeddingList, schema.OpenAIAsk, "embed")
 SIMILARITY = Route("/similarity", similarity, list[float], schema.SimilarityAsk, "embed")
 PREDICT = Route("/predict", predict, list[Label], schema.PredictAsk, "predict", many=True)

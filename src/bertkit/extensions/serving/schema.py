@@ -40,8 +40,8 @@ class VectorAsk(Directed, frozen=True, kw_only=True):
     default prompt, if any."""
 
 
-class EmbedAllAsk(VectorAsk, frozen=True, kw_only=True):
-    """Request for the states of the tokens of texts."""
+class TextsAsk(VectorAsk, frozen=True, kw_only=True):
+    """Request for sparse embeddings of texts, or for the states of their tokens."""
 
     EXAMPLE: ClassVar = {"inputs": ["a cat on a mat", "a dog in a fog"]}
 
@@ -49,7 +49,7 @@ class EmbedAllAsk(VectorAsk, frozen=True, kw_only=True):
     """A text, the token ids of a text, or a list of these."""
 
 
-class EmbedAsk(EmbedAllAsk, frozen=True, kw_only=True):
+class EmbedAsk(TextsAsk, frozen=True, kw_only=True):
     """Request for embeddings of texts."""
 
     normalize: bool = True
@@ -199,6 +199,13 @@ class Ranked(msgspec.Struct, frozen=True, omit_defaults=True):
     index: int
     relevance_score: float
     document: dict[str, str] | None = None
+
+
+class SparseValue(msgspec.Struct, frozen=True, order=True, gc=False):
+    """The weight of a token in a sparse embedding, and the id of the token."""
+
+    index: int
+    value: float
 
 
 class TokenInfo(msgspec.Struct, frozen=True, gc=False):

@@ -100,6 +100,8 @@ class ServedModel:
         embed, labels = self.pipelines.get("embed"), self.supported.labels
         if isinstance(embed, Embed):
             return {"embedding": {"pooling": embed.pooling.mode}}
+        if "sparse-embedding" in self.pipelines:
+            return {"embedding": {"pooling": "splade"}}
         kind = "reranker" if "rerank" in self.pipelines and len(labels) < 2 else "classifier"
         if kind == "classifier" and "predict" not in self.pipelines:
             return None
