@@ -80,7 +80,7 @@ def test_files_rejects_unusable_paths(tmp_path: Path) -> None:
         ([tmp_path / "empty"], r"empty: no \.txt or \.jsonl or \.parquet file"),
         ([tmp_path / "empty" / "x.md"], r"x\.md: unsupported file type"),
         ([empty], r"nothing\.txt: the file is empty"),
-        ([text, text], r"a\.txt: duplicate file"),
+        ([text, text], r"a\.txt: the file is passed twice"),
         ([], "pass at least one file"),
     ):
         with pytest.raises(DataError, match=message):

@@ -79,7 +79,7 @@ ROW = '{"question": "Who?", "context": "It is he.", "answers": %s}'
     [
         ("a.json", "{", r"a\.json: invalid JSON"),
         ("a.json", '{"data": ' + "[" * 100_000, r"a\.json: invalid JSON"),
-        ("a.json", "[]", r"a\.json: the whole: expected `object`, got `array`"),
+        ("a.json", "[]", r"a\.json: top level: expected `object`, got `array`"),
         ("a.json", '{"data": [{"paragraphs": [{}]}]}', r"data\[0\]\.paragraphs\[0\]: .*`context`"),
         (
             "a.json",

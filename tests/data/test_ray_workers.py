@@ -153,7 +153,7 @@ def test_killed_worker_is_replaced_without_changing_output(
     monkeypatch.setattr(recipe, "Worker", _DiesOnce)
     out = tmp_path / "killed"
     prepare([texts], out=out, engine="ray", **given)
-    assert "a new worker restarts its text" in capsys.readouterr().err
+    assert "a new worker process restarts its part" in capsys.readouterr().err
     assert content(out) == content(whole.folder)
 
 

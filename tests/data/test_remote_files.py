@@ -94,13 +94,13 @@ def test_fetch_reports_file_after_failed_retries(
     Flaky.faults = [fault] * store.TRIES
     corpus = Corpus.open(f"flaky://{local_corpus.folder}")
     name = "local_corpus/shard-00000.tokens"
-    with pytest.raises(DataError, match=f"{name}: 3 attempts failed .*{reason}.*; run it again"):
+    with pytest.raises(DataError, match=f"{name}: 3 attempts failed .*{reason}.*; try again"):
         read_back(corpus)
     assert not list(cache.rglob("*.tokens*"))
 
 
 def test_open_rejects_urls_with_passwords() -> None:
-    with pytest.raises(ConfigError, match="URLs with a password") as error:
+    with pytest.raises(ConfigError, match="a URL must not contain a password") as error:
         Corpus.open("ftp://me:hunter2@host/corpus")
     assert "hunter2" not in str(error.value)
 
@@ -130,11 +130,7 @@ def test_cache_evicts_least_recently_used_files(
 @pytest.mark.parametrize(
     ("address", "kind", "message"),
     [
-        (
-            "flaky:///nowhere",
-            DataError,
-            "nowhere/manifest.json not found; check that it is a corpus",
-        ),
+        ("flaky:///nowhere", DataError, "nowhere/manifest.json not found; check the corpus URL"),
         ("nothing://bucket/corpus", ConfigError, "nothing://bucket/corpus: .*nothing"),
     ],
 )

@@ -71,12 +71,12 @@ def test_separator_option_accepts_any_character(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "line", "message"),
     [
-        ("a.csv", "text;label", "no comma but a semicolon; set separator=';' if it separates the"),
-        ("a.csv", "text\tlabel", 'no comma but a tab; set separator="tab" if it separates the c'),
+        ("a.csv", "text;label", "no comma but a semicolon; set separator=';' if the semicolon"),
+        ("a.csv", "text\tlabel", 'no comma but a tab; set separator="tab" if the tab separates'),
         (
             "a.tsv",
             "text,label",
-            "no tab but a comma; set separator=',' if it separates the columns",
+            "no tab but a comma; set separator=',' if the comma separates the columns",
         ),
     ],
 )
@@ -146,7 +146,7 @@ def test_jsonl_values_convert_to_text(tmp_path: Path) -> None:
 def test_summary_warns_of_repeated_header(tmp_path: Path) -> None:
     path = write(tmp_path / "a.tsv", "text\tlabel\na\tx\ntext\tlabel\nb\ty\n")
     table = Rows.read(path)
-    assert "warning: line 3 repeats the header line; remove it" in table.summary
+    assert "warning: line 3 repeats the header line; remove this line" in table.summary
     assert len(table) == 3
     assert "warning" not in Rows.read(write(tmp_path / "b.tsv", "text\tlabel\na\tx\n")).summary
 

@@ -103,11 +103,11 @@ def test_scheme_of_other_tags_is_none() -> None:
 @pytest.mark.parametrize(
     ("tags", "position", "expected"),
     [
-        ("B-A I-A|O X-A", "sentence 2, word 2", "'X-A' does not fit IOB2.*O, or B- or I- before"),
-        ("B-A I-A|B-", "sentence 2, word 1", "'B-' does not fit IOB2"),
-        ("B-A I-A|O b-a", "sentence 2, word 2", "'b-a' does not fit IOB2"),
-        ("B-A|B-A O I-B", "sentence 2, word 3", "'I-B' does not fit IOB2.*expected B-B"),
-        ("B-A|B-A I-B", "sentence 2, word 2", "'I-B' does not fit IOB2.*expected B-B"),
+        ("B-A I-A|O X-A", "sentence 2, word 2", "'X-A' is not valid in .*O, or B- or I- before"),
+        ("B-A I-A|B-", "sentence 2, word 1", "'B-' is not valid in IOB2"),
+        ("B-A I-A|O b-a", "sentence 2, word 2", "'b-a' is not valid in IOB2"),
+        ("B-A|B-A O I-B", "sentence 2, word 3", "'I-B' is not valid in IOB2.*expected B-B"),
+        ("B-A|B-A I-B", "sentence 2, word 2", "'I-B' is not valid in IOB2.*expected B-B"),
         ("I-A|I-A O B-B|I-A", "sentence 2, word 3", "'B-B' does not fit IOB1.*expected I-B"),
         ("I-A B-A|B-A|I-B", "sentence 2, word 1", "'B-A' does not fit IOB1.*expected I-A"),
         ("B-A|B-B|S-A|B-A", "sentence 3, word 1", "'S-A' does not fit IOB2.*expected B-A or I-A"),

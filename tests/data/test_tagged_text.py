@@ -78,8 +78,8 @@ def test_tag_column_is_detected_or_set(tmp_path: Path) -> None:
         ("a\tO\nb O\n", r"a\.txt:2: expected 2 columns separated by tabs .* got 1"),
         ("# O\n#\nb O\n", r"a\.txt:2: expected 2 columns .* line 3, got 1"),
         ("a\tO\n\tO\n", r"a\.txt:2: empty word or tag"),
-        ("a B-A 0\nb X-A 0\nc O 0\n", r"a\.txt:2: tag 'X-A' does not fit IOB2"),
-        ("a B-A 0\n\n\nb B-A 0\nc B- 0\n", r"a\.txt:5: tag 'B-' does not fit IOB2"),
+        ("a B-A 0\nb X-A 0\nc O 0\n", r"a\.txt:2: tag 'X-A' is not valid in IOB2"),
+        ("a B-A 0\n\n\nb B-A 0\nc B- 0\n", r"a\.txt:5: tag 'B-' is not valid in IOB2"),
         ("a B-A\n\nb B-A\n\n# 1 2\nc O\nd I-A\n", r"a\.txt:7: tag 'I-A' .* expected B-A"),
         (" \n-DOCSTART- O\n", r"a\.txt: the file contains no words"),
     ],
@@ -91,11 +91,11 @@ def test_read_conll_reports_line_of_errors(tmp_path: Path, content: str, message
 
 def test_read_conll_rejects_missing_columns(tmp_path: Path) -> None:
     path = write(tmp_path / "a.txt", "a O\n")
-    with pytest.raises(DataError, match="column 2 for the word not found; the file has 2"):
+    with pytest.raises(DataError, match="no column 2 for the word; the file has 2"):
         read_conll(path, word=2)
     with pytest.raises(DataError, match="column -3 for the tag not found"):
         read_conll(path, tag=-3)
-    with pytest.raises(DataError, match="column -2 is the column of words"):
+    with pytest.raises(DataError, match="column -2 contains the words"):
         read_conll(path, tag=-2)
     with pytest.raises(DataError, match=r"gone\.txt: no such file"):
         read_conll(tmp_path / "gone.txt")

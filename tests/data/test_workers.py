@@ -59,7 +59,7 @@ def test_unit_of_dead_worker_is_repeated(
     assert {n: m for n, m in messages if isinstance(m, workers.Unit)} == units
     assert sum(m for _, m in messages if isinstance(m, int)) == 40
     assert (1, -10) in messages
-    assert "a new worker restarts its text" in capsys.readouterr().err
+    assert "a new worker process restarts its part" in capsys.readouterr().err
 
 
 def test_worker_error_includes_its_traceback(tmp_path: Path) -> None:

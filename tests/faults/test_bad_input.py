@@ -176,7 +176,7 @@ def other_tokenizer(corpus: Path) -> None:
         (cut_tokens, "shard-00000.tokens: expected "),
         (lose_sentences, "shard-00000.sentences: file not found"),
         (truncate_manifest, "not a valid manifest"),
-        (other_tokenizer, "not the tokenizer that"),
+        (other_tokenizer, "differs from the tokenizer in the manifest"),
     ],
 )
 def test_pretrain_rejects_modified_corpus(
@@ -369,7 +369,7 @@ FOLDERS: dict[str, tuple[Edit, str]] = {
     "a word for a number": (edit_config(hidden_size="wide"), "hidden: expected `int`"),
     "labels without numbers": (
         edit_config(id2label={"a": "b"}),
-        "keys of id2label must be numbers",
+        "id2label must be an object with numbers as keys",
     ),
     "heads of no kind": (edit_config(bertkit={"heads": [1]}), "bertkit.heads must be a list"),
     "bertkit of no kind": (edit_config(bertkit=3), "bertkit.heads must be a list"),

@@ -348,7 +348,7 @@ def test_reader_parses_json_rows(tmp_path: Path) -> None:
         (
             "q.jsonl",
             '{"question": "Q", "choices": ["a", "a"], "label": 0}',
-            r"duplicate right choice 'a'",
+            r"the correct choice 'a' occurs twice",
         ),
         ("q.jsonl", '{"question": " ", "choices": ["a", "b"], "label": 0}', r"missing or empty"),
         ("q.jsonl", "", r"q\.jsonl: the file is empty"),

@@ -182,7 +182,7 @@ def test_rows_can_list_candidates(tmp_path: Path) -> None:
         (
             "t.jsonl",
             '{"context": "a", "response": "b", "candidates": ["b", "b"]}',
-            r"t\.jsonl:1: duplicate right choice 'b'",
+            r"t\.jsonl:1: the correct choice 'b' occurs twice",
         ),
         (
             "t.jsonl",

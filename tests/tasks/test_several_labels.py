@@ -86,7 +86,7 @@ def test_other_separators_warn(label: str, capsys: pytest.CaptureFixture[str]) -
         Classify.from_examples(rows, ClassifyOptions(multi_label=True))
         err = capsys.readouterr().err
         assert err.count("warning: ") == 1
-        assert f"label {label!r} is one label" in err
+        assert f"{label!r} was read as one label" in err
         assert "separate labels with |" in err
 
 

@@ -123,7 +123,7 @@ def test_reader_keeps_lines_of_words_in_columns(tmp_path: Path) -> None:
 def test_reader_reports_language_prefix_of_words(tmp_path: Path) -> None:
     path = tmp_path / "wikiann.txt"
     path.write_text("en:New B-LOC\nen:York I-LOC\nen:is O\n", encoding="utf-8")
-    assert "every word begins with 'en:'" in Tag.reader.read(path, Reading(), labeled=True)[1]
+    assert "all words begin with 'en:'" in Tag.reader.read(path, Reading(), labeled=True)[1]
     path.write_text("en:New B-LOC\nYork I-LOC\n", encoding="utf-8")
     assert "begins with" not in Tag.reader.read(path, Reading(), labeled=True)[1]
 
@@ -153,7 +153,7 @@ def test_reader_parses_spans_and_reports_changes(tmp_path: Path) -> None:
     assert second.where_is(0) == f"{path}:2"
     assert message == (
         f"{path}: 2 texts, 5 words; tags in IOB2: LOC, PER; entities "
-        "expanded to complete words: 1; entities skipped because they contain no separate word: 1"
+        "expanded to whole words: 1; entities skipped because they contain no separate word: 1"
     )
     bare = write(tmp_path / "b.jsonl", '{"text": "Ada ran"}\n')
     [found], _ = Tag.reader.read(bare, Reading(), labeled=False)
@@ -194,9 +194,9 @@ def test_reader_rejects_unusable_files_with_line_number(tmp_path: Path) -> None:
         Tag.reader.read(
             write(tmp_path / "c.jsonl", '{"text": "\\ud800"}'), Reading(), labeled=False
         )
-    with pytest.raises(DataError, match=r"a\.txt:2: the only column contains words; add tags"):
+    with pytest.raises(DataError, match=r"a\.txt:2: only a column of words; add a column of tags"):
         Tag.reader.read(write(tmp_path / "a.txt", "\na\nb\n"), Reading(), labeled=True)
-    with pytest.raises(DataError, match=r"a\.bio:2: tag 'X-A' does not fit IOB2"):
+    with pytest.raises(DataError, match=r"a\.bio:2: tag 'X-A' is not valid in IOB2"):
         Tag.reader.read(write(tmp_path / "a.bio", "a B-A\nb X-A\nc O\n"), Reading(), labeled=True)
     with pytest.raises(DataError, match=r"gone\.txt: no such file"):
         Tag.reader.read(tmp_path / "gone.txt", Reading(), labeled=True)

@@ -1,1 +1,1 @@
-"""Data pipeline: readers, token corpora, samples, masking, shuffling and batches."""
+"""Data pipeline: file readers, tokenized corpora, samples, masking, shuffling, and batches."""

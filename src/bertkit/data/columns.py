@@ -1,4 +1,4 @@
-"""Columns of a labeled file: recognized by their names, or named by the user."""
+"""Selection of the columns of a labeled file, by known names or by names that the user sets."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ TEXTS = (
     "review",
     "sentence",
 )
-"""Names of the text column. `sentence` is the pair of a question in QNLI, and so comes last."""
+"""Names that identify the text column. `sentence` is last, because it is the second text in QNLI.
+"""
 PAIRS = (
     "pair",
     "text_b",
@@ -34,7 +35,7 @@ PAIRS = (
     "#2 string",
     "sentence",
 )
-"""Names of the column of second texts."""
+"""Names that identify the column of second texts."""
 LABELS = (
     "labels",
     "score",
@@ -46,25 +47,26 @@ LABELS = (
     "target",
     "is_duplicate",
 )
-"""Names of the label column if no column is called `label`."""
+"""Names that identify the label column if no column is called `label`."""
 
 ONE_HOT = {"0": False, "1": True, "0.0": False, "1.0": True, "false": False, "true": True}
-"""Values of a one-hot column."""
+"""Values that a one-hot column can contain."""
 
 LONGEST_NAME = 30
-"""Maximum number of characters of the name of a column in messages."""
+"""Maximum number of characters of a column name in messages. Longer names are truncated."""
 
 
 def check_columns(table: Rows, *names: str | None, only: bool = False) -> None:
-    """Check that a table has the named columns, and that its rows have equally many columns.
+    """Check that a table has the named columns, and that all rows have the same number of columns.
 
     Args:
         table: The rows.
-        *names: The columns that the user named.
-        only: If true, no other columns are used. Rows may then have more or fewer other columns.
+        *names: Columns that the user has named.
+        only: Whether only the named columns are used. If so, rows may differ in the number of
+            other columns.
 
     Raises:
-        DataError: If a column is missing, or a row has another number of columns.
+        DataError: If a column is missing, or the number of columns differs between rows.
     """
     for name in names:
         if name is None or name in table.columns:
@@ -80,25 +82,29 @@ def check_columns(table: Rows, *names: str | None, only: bool = False) -> None:
 
 
 def find_columns(table: Rows, names: Sequence[str], *used: str | None) -> list[str]:
-    """Return the columns with one of these names, in any case, in the order of the names."""
+    """Return the columns that have one of the names, ignoring case, in the order of the names.
+
+    Columns in `used` are skipped.
+    """
     columns = {column.lower(): column for column in table.columns if column not in used}
     return [columns[name] for name in names if name in columns]
 
 
 def first_column(table: Rows, names: Sequence[str], *used: str | None) -> str | None:
-    """Return the first of the columns that `find_columns` returns, if any."""
+    """Return the first column that `find_columns` returns, or None."""
     return next(iter(find_columns(table, names, *used)), None)
 
 
 def missing_columns(
     table: Rows, options: Mapping[str, str], *, has_header_option: bool = True
 ) -> DataError:
-    """Return the error for roles without a column.
+    """Return the error to raise if no column is known to contain the texts or labels.
 
     Args:
         table: The rows.
-        options: Option of each role, such as `{"--text-column": "text"}`.
-        has_header_option: If true, the user can set --no-header.
+        options: Options that set the missing columns, each with the content of the column, such as
+            `{"--text-column": "text"}`.
+        has_header_option: Whether the user can set --no-header.
     """
     roles = " and the ".join(options.values())
     message = (
@@ -120,10 +126,10 @@ def _columns(table: Rows) -> str:
 
 
 def choose_text(table: Rows, text: str | None = None) -> str:
-    """Return the column of texts: as named, or the first with a known name.
+    """Return the text column: the column `text` or, by default, the first with a known name.
 
     Raises:
-        DataError: If the table lacks the column.
+        DataError: If the table does not contain the column.
     """
     check_columns(table, text)
     chosen = text or first_column(table, TEXTS)
@@ -133,7 +139,7 @@ def choose_text(table: Rows, text: str | None = None) -> str:
 
 
 def label_columns(label: str | None, columns: Collection[str]) -> list[str]:
-    """Return the columns of labels: the column of this name, or a list such as `toxic,insult`."""
+    """Return the label columns: one column, or several from a list such as `toxic,insult`."""
     if label is None or label in columns or "," not in label:
         return [] if label is None else [label]
     return [name.strip() for name in label.split(",")]
@@ -141,9 +147,10 @@ def label_columns(label: str | None, columns: Collection[str]) -> list[str]:
 
 @dataclass(frozen=True)
 class Roles:
-    """The columns of labeled texts; `pair` is None for single texts.
+    """Names of the columns that contain the texts and labels.
 
-    `labels` are one-hot columns: one per label, with 1 if the text has the label.
+    `pair` is None if examples consist of one text. `labels` contains one-hot columns, if there are
+    any: one column per label, with the value 1 if the text has the label, and 0 otherwise.
     """
 
     text: str
@@ -152,10 +159,12 @@ class Roles:
     labels: tuple[str, ...] = ()
 
     def labels_of(self, table: Rows) -> Sequence[str | None]:
-        """Return the label of each row as written, or a JSON list for one-hot columns.
+        """Return the label of each row as written in the table.
+
+        If there are one-hot columns, the label is a JSON list of names.
 
         Raises:
-            DataError: If a one-hot column contains other values than 0 and 1.
+            DataError: If a one-hot column contains a value other than 0 and 1.
         """
         if not self.labels:
             return [None] * len(table) if self.label is None else table.texts(self.label)
@@ -190,17 +199,20 @@ def choose_columns(
     label: str | None = None,
     labeled: bool = True,
 ) -> Roles:
-    """Return the columns of text, pair and label: as named, or with known names.
+    """Choose the columns of texts, second texts, and labels.
+
+    A column that the user does not set is chosen by its name.
 
     Args:
         table: The rows.
-        text: Column of the text. If set, only `pair` sets a column of second texts.
+        text: Column of the text. If it is set, second texts are used only if `pair` is set too.
         pair: Column of the second text.
-        label: Column of the label, or one-hot columns separated by commas.
-        labeled: If true, the rows need a label.
+        label: Column of the label, or several one-hot columns separated by commas.
+        labeled: Whether the rows must have labels.
 
     Raises:
-        DataError: If a column is missing, or several have a known name of the label.
+        DataError: If a column is missing, or several columns have a name that identifies the label
+            column.
     """
     labels = label_columns(label, table.columns)
     is_complete = text is not None and (label is not None or not labeled)

@@ -1,13 +1,16 @@
-"""Corpora on disk: memory-mapped shards of token ids, sentence and document boundaries.
+"""Tokenized corpora on disk, in memory-mapped shards of token ids, sentences and documents.
 
-A corpus is a directory of these little-endian files and a copy of the tokenizer in `tokenizer/`:
+A corpus is a directory with a copy of the tokenizer in `tokenizer/` and these files. Numbers are
+little-endian.
 
-- `shard-00000.tokens`: concatenated ids; uint16 if the vocabulary allows, else uint32
-- `shard-00000.sentences`: uint8, number of tokens of each sentence; never 0
-- `shard-00000.documents`: uint32, number of sentences of each document; never 0
-- `manifest.json`: sources, tokenizer, and sizes and hashes of all files; written last
+- `shard-00000.tokens`: the token ids of all sentences, as uint16 if the size of the vocabulary
+  allows it, otherwise as uint32
+- `shard-00000.sentences`: the number of tokens of each sentence, as uint8, never 0
+- `shard-00000.documents`: the number of sentences of each document, as uint32, never 0
+- `manifest.json`: the sources, the tokenizer, and the sizes and hashes of all files. It is written
+  last.
 
-A document never crosses shards. Natural-language text takes about 2.05 bytes per token.
+A document is always in a single shard. Natural-language text requires about 2.05 bytes per token.
 """
 
 from __future__ import annotations
@@ -33,15 +36,15 @@ from bertkit.text.tokenizer import Tokenizer
 FORMAT = 1
 
 VOLUME_TOKENS = 1 << 28
-"""Number of tokens of a corpus that are loaded together. They take about 200 MB of memory if
-samples have 128 tokens.
+"""Number of tokens that are loaded together, as one volume of a corpus. A volume requires about
+200 MB of memory if samples have 128 tokens.
 """
 
 SENTENCE_LIMIT = 128
 """Maximum number of tokens of a sentence.
 
-Longer sentences are split evenly, perhaps within a word. A count thus fits in a byte, and windows
-of 128 tokens lose little.
+Longer sentences are split into parts of equal size, possibly within a word. The number of tokens of
+a sentence therefore fits in one byte, and windows of 128 tokens lose few tokens.
 """
 
 PARTS = ("tokens", "sentences", "documents")
@@ -49,7 +52,7 @@ TYPES: dict[str, np.dtype[Any]] = {"sentences": np.dtype("u1"), "documents": np.
 
 
 class Shard(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Sizes of a shard, and the SHA-256 of each of its files by part."""
+    """Metadata of a shard: its counts, and the SHA-256 hash of each of its files by part."""
 
     tokens: int
     sentences: int
@@ -58,17 +61,17 @@ class Shard(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class CorpusSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A source file of the corpus."""
+    """Name and size in bytes of a source file of the corpus."""
 
     file: str
     bytes: int
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Metadata of a corpus. `tokenizer` is the fingerprint of the tokenizer.
+    """Metadata of a corpus.
 
-    `left_out` is the number of documents without tokens, and `cut` the number of times that a long
-    document was split.
+    `tokenizer` is the fingerprint of the tokenizer. `left_out` is the number of documents that were
+    skipped because they had no tokens. `cut` counts how often a long document was split.
     """
 
     format: int
@@ -83,7 +86,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 @dataclass(frozen=True)
 class PreparedText:
-    """Directory of tokenized text, with a manifest and a copy of the tokenizer."""
+    """Directory that contains tokenized text, a manifest, and a copy of the tokenizer."""
 
     folder: Path
     manifest: Any
@@ -102,30 +105,30 @@ class PreparedText:
         """Load the tokenizer that the text was prepared with.
 
         Raises:
-            DataError: If the copy has another fingerprint.
+            DataError: If the copy of the tokenizer does not match the fingerprint in the manifest.
         """
         path = self.folder / "tokenizer"
         tokenizer = Tokenizer.load(path)
         if tokenizer.fingerprint != self.manifest.tokenizer:
             raise DataError(
-                f"{path}: not the tokenizer that {self.folder} was made with; prepare it again"
+                f"{path}: differs from the tokenizer in the manifest; prepare the corpus again"
             )
         return tokenizer
 
 
 @dataclass(frozen=True)
 class Corpus(PreparedText):
-    """A prepared corpus, or some of its shards.
+    """Prepared corpus, or a part of a corpus that consists of some of its shards.
 
-    Sentences and documents are numbered from 0 over these shards.
+    Indices of sentences and documents start at 0 and continue across the shards.
     """
 
     manifest: Manifest
     """Content of manifest.json."""
     numbers: tuple[int, ...]
-    """Indices of the shards."""
+    """Indices of the shards that this corpus consists of."""
     store: RemoteDirectory | None = None
-    """Remote directory of the files, or None if all files are in the local directory."""
+    """Remote directory that contains the files, or None if all files are in the local directory."""
 
     @staticmethod
     def open(folder: str | Path) -> Corpus:
@@ -164,15 +167,15 @@ class Corpus(PreparedText):
         """Return a corpus with only the given shards.
 
         Args:
-            numbers: Numbers of the shards.
+            numbers: Indices of the shards.
         """
         return replace(self, numbers=tuple(numbers))
 
     @cached_property
     def volumes(self) -> list[tuple[int, ...]]:
-        """Groups of shards that are loaded together, of about `VOLUME_TOKENS` tokens each.
+        """Groups of shards that are loaded together. Each has about `VOLUME_TOKENS` tokens.
 
-        A smaller corpus is a single volume. The shards of a volume are selected in a fixed random
+        A smaller corpus has a single volume. Shards are assigned to volumes in a fixed random
         order, and all volumes have about the same number of shards.
         """
         count = -(-self.tokens // VOLUME_TOKENS)
@@ -184,7 +187,7 @@ class Corpus(PreparedText):
 
     @property
     def first_volume(self) -> Corpus:
-        """Shards of the first volume, or the corpus if it has only one volume."""
+        """Corpus that consists of the first volume, or this corpus if it has only one volume."""
         return self if len(self.volumes) == 1 else self.part(self.volumes[0])
 
     @property
@@ -217,7 +220,7 @@ class Corpus(PreparedText):
 
     @cached_property
     def document_starts(self) -> NDArray[np.int64]:
-        """First sentence of each document, then the number of sentences.
+        """Index of the first sentence of each document, followed by the number of sentences.
 
         Shapes:
             (documents + 1,).
@@ -226,7 +229,11 @@ class Corpus(PreparedText):
 
     @cached_property
     def starts(self) -> NDArray[np.int64]:
-        """First token of each sentence, and the number of tokens. Shapes: (sentences + 1,)."""
+        """Index of the first token of each sentence, followed by the number of tokens.
+
+        Shapes:
+            (sentences + 1,).
+        """
         return self._cumulative("sentences", self.sentences)
 
     def slice(self, first_sentence: int, last_sentence: int) -> NDArray[Any]:
@@ -237,8 +244,8 @@ class Corpus(PreparedText):
             last_sentence: Index after the last sentence.
 
         Raises:
-            ValueError: If the sentences are not in one shard. The sentences of one document always
-                are.
+            ValueError: If the sentences are not all in one shard. The sentences of a document are
+                always in the same shard.
             DataError: If a token is not in the vocabulary.
 
         Shapes:
@@ -256,7 +263,7 @@ class Corpus(PreparedText):
         return tokens
 
     def verify(self) -> None:
-        """Check the hash of every file.
+        """Check that the hash of every file matches the manifest.
 
         Raises:
             DataError: If a file is damaged.
@@ -318,27 +325,27 @@ class Corpus(PreparedText):
 
 
 def check_total(counts: NDArray[Any], total: int, path: Path) -> None:
-    """Check that counts add up to the total in the manifest.
+    """Check that the sum of the counts equals the total in the manifest.
 
     Raises:
-        DataError: If the sum differs.
+        DataError: If the sum and the total differ.
     """
     if (found := int(counts.sum(dtype=np.int64))) != total:
         raise DataError(
-            f"{path}: damaged (expected a total of {total:,}, got {found:,}); prepare it again"
+            f"{path}: damaged (total {found:,}, expected {total:,}); prepare the corpus again"
         )
 
 
 def check_ids(ids: NDArray[Any], vocab_size: int, folder: Path, name: str) -> None:
-    """Check that the tokens of a file are in the vocabulary.
+    """Check that all token ids in a file are less than the size of the vocabulary.
 
     Raises:
-        DataError: If a token is not in the vocabulary.
+        DataError: If a token id is too large.
     """
     if len(ids) and ids.max() >= vocab_size:
         raise DataError(
-            f"{folder / name}: damaged (token {ids.max()} of a vocabulary of {vocab_size}); "
-            "prepare it again"
+            f"{folder / name}: damaged (token id {ids.max()}, vocabulary size {vocab_size}); "
+            "prepare the corpus again"
         )
 
 
@@ -348,7 +355,7 @@ def shard_name(number: int, part: str) -> str:
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
-    """Write the manifest, which is the last step of creating a corpus."""
+    """Write the manifest. This is the last step of creating a corpus."""
     storage.write_text(folder / "manifest.json", msgspec.json.encode(manifest).decode())
 
 
@@ -366,7 +373,7 @@ class ShardWriter:
         return self._counts["tokens"]
 
     def add(self, part: str, values: NDArray[Any]) -> None:
-        """Append values to one of the files."""
+        """Append values to the file of a part."""
         data = values.astype(self._types[part], copy=False).tobytes()
         self._files[part].write(data)
         self._hashes[part].update(data)
@@ -384,7 +391,7 @@ class ShardWriter:
 
 
 class Made(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Result of writing: the shards, and the counts of the manifest."""
+    """Result of `Shards`: the metadata of the shards, and the counts for the manifest."""
 
     shards: list[Shard]
     left_out: int
@@ -392,16 +399,17 @@ class Made(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Shards:
-    """Writer of shards. The last document of a batch may continue in the next batch.
+    """Writer that stores batches of documents in shards.
 
-    A shard ends after the document with which it reaches `limit` tokens. A document that reaches
-    `limit` tokens itself is split there.
+    The last document of a batch may continue in the next batch. After each batch, a shard that has
+    at least `limit` tokens is closed as soon as its last document is complete. If a document
+    continues although it already has `limit` tokens, it is split at the end of the batch.
     """
 
     def __init__(self, name: Path, dtype: np.dtype[Any], limit: int) -> None:
         self._name, self._dtype, self._limit = name, dtype, limit
         self._writer: ShardWriter | None = None
-        # Number of sentences and tokens of the last document.
+        # This is the number of sentences and tokens of the last document.
         self._open: tuple[int, int] | None = None
         self._shards: list[Shard] = []
         self._left_out = self._cut = 0
@@ -412,11 +420,11 @@ class Shards:
         """Write a batch of documents.
 
         Args:
-            tokens: All tokens.
+            tokens: Token ids of all documents.
             counts: Number of tokens of each sentence.
             documents: Number of sentences of each document.
-            continues: If true, the first document continues the last document of the previous
-                batch.
+            continues: Whether the first document is the continuation of the last document of the
+                previous batch.
         """
         part_counts, num_parts = cut_sentences(counts)
         ends = np.cumsum([0, *documents])
@@ -470,7 +478,7 @@ def _from_zero(counts: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def cut_sentences(counts: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Split sentences that exceed `SENTENCE_LIMIT` tokens evenly.
+    """Split each sentence that exceeds `SENTENCE_LIMIT` tokens into parts of equal size.
 
     Args:
         counts: Number of tokens of each sentence.
@@ -488,11 +496,13 @@ def cut_sentences(counts: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray
     return size[sentences] + (index < longer[sentences]), num_parts
 
 
-def read_manifest(path: Path, kind: Any, version: int, remedy: str = "prepare it again") -> Any:
-    """Read the manifest of prepared text, of type `kind`.
+def read_manifest(
+    path: Path, kind: Any, version: int, remedy: str = "prepare the corpus again"
+) -> Any:
+    """Read the manifest of prepared text and convert it to the type `kind`.
 
     Raises:
-        DataError: If the manifest is damaged or has another format version.
+        DataError: If the manifest is damaged, or its format has a different version.
     """
     try:
         content = storage.read_bytes(path, DataError, most=storage.VOCABULARY)
@@ -505,7 +515,7 @@ def read_manifest(path: Path, kind: Any, version: int, remedy: str = "prepare it
 
 
 def _read_manifest(path: Path) -> Manifest:
-    """Read the manifest of a corpus, and check that each shard has the hashes of all parts."""
+    """Read the manifest of a corpus, and check that it has a hash for each file of a shard."""
     manifest: Manifest = read_manifest(path, Manifest, FORMAT)
     for i, shard in enumerate(manifest.shards):
         if set(shard.sha256) != set(PARTS):

@@ -1,6 +1,7 @@
-"""Corpora of any size, loaded one volume (group of shards) at a time.
+"""Samples of corpora of any size, of which only one volume (a group of shards) is loaded at a time.
 
-Memory use and the time to start or resume a run depend on the size of a volume, not of the corpus.
+Memory use, and the time to start or resume a run, depend on the size of a volume and not on the
+size of the corpus.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ def in_volumes(
     size: Callable[[Corpus], int],
     seed: int,
 ) -> Shuffled[T]:
-    """Return the samples of a corpus. A small corpus is a single volume.
+    """Return the shuffled samples of a corpus, which are loaded volume by volume.
 
     Args:
         corpus: The corpus.
-        opened: Function that returns the samples of a volume.
-        size: Function that estimates the number of samples of a volume from its manifest.
-        seed: Seed of the order of the volumes.
+        opened: Function that loads a volume and returns its samples.
+        size: Function that estimates the number of samples in a volume from its manifest.
+        seed: Random seed for the order of the volumes.
     """
     if len(corpus.volumes) == 1:
         return opened(corpus)
@@ -43,16 +44,17 @@ def in_volumes(
 
 
 def sampling_version(text: object) -> int:
-    """Return the version of the sampling of a text; a run resumes only with the same version."""
+    """Return the version of the sampling method. A run resumes only with the same version."""
     return SAMPLING_VERSION + (isinstance(text, Corpus) and len(text.volumes) > 1)
 
 
 class Volumes(Shuffled[T]):
-    """Samples in an endless order that visits all volumes, shuffled again in every round.
+    """Endless sequence of the samples of all volumes.
 
-    In each round, a volume contributes `size` samples, which continue its own endless order. All
-    samples of a volume are therefore used equally often, even if their number differs from `size`.
-    The position of a step follows from its index, without loading any volume.
+    In each round, all volumes are visited in a new random order. A volume provides `size` samples
+    per round, and continues in the next round after the sample at which it stopped. All samples of
+    a volume are therefore used equally often, even if their number differs from `size`. The volume
+    and the samples for an index are computed without loading other volumes.
     """
 
     def __init__(
@@ -67,11 +69,11 @@ class Volumes(Shuffled[T]):
         self._order = lru_cache(1)(self._order_of)
         self._open: tuple[int, Shuffled[T]] | None = None
         self._fetched = -1
-        # Load the first volume now, so that errors surface before training starts.
+        # The first volume is loaded now, so that errors are raised before training starts.
         self._volume(int(self._order(0)[0][0]))
 
     def __len__(self) -> int:
-        """Return the number of samples per round."""
+        """Return the number of samples in a round."""
         return int(self.sizes.sum())
 
     def batch(self, first: int, count: int, masked: float | None = None) -> list[T]:
@@ -89,19 +91,19 @@ class Volumes(Shuffled[T]):
         return samples
 
     def _order_of(self, round_: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the volumes of a round, and the cumulative number of their samples."""
+        """Return the order of the volumes in a round, and the cumulative numbers of samples."""
         order = Permutation(len(self.sizes), self.seed, round_)(np.arange(len(self.sizes)))
         return order, np.cumsum(self.sizes[order])
 
     def _volume(self, number: int) -> Shuffled[T]:
         if self._open is None or self._open[0] != number:
-            # Release the previous volume first: memory holds one volume.
+            # The previous volume is released first, so that only one volume is in memory.
             self._open = None
             self._open = number, self._opened(self.corpus.part(self.corpus.volumes[number]))
         return self._open[1]
 
     def _fetch_ahead(self, number: int) -> None:
-        """Start to download the files of the next volume in the background."""
+        """Start downloading the files of the next volume in the background."""
         if number != self._fetched:
             self._fetched = number
             volume = self.corpus.part(self.corpus.volumes[number])
@@ -109,6 +111,6 @@ class Volumes(Shuffled[T]):
 
 
 def _quietly(fetch: Callable[[], None]) -> None:
-    # The error is raised when the volume is loaded.
+    # If the download fails, the error is raised again when the volume is loaded.
     with suppress(BertkitError):
         fetch()

@@ -1,8 +1,9 @@
-"""Readers of raw text as documents.
+"""Functions that read documents from files of raw text.
 
-Supported files are `.txt` and `.jsonl`, also as `.gz`, in UTF-8 with or without a byte order mark,
-and `.parquet`. Files are read in blocks of about 1 MiB, and `.parquet` in row groups, so memory use
-does not depend on their size. Invalid input raises a DataError that names the file and the line.
+Supported formats are `.txt` and `.jsonl` in UTF-8, with or without a byte order mark and optionally
+compressed (`.gz`), and `.parquet`. Files are read in blocks of about 1 MiB, or in batches of
+`.parquet` rows, so that memory use does not depend on the size of a file. Invalid input raises a
+DataError that names the file and the line.
 """
 
 from __future__ import annotations
@@ -28,32 +29,34 @@ from bertkit.errors import DataError, did_you_mean
 from bertkit.storage import check_file, check_unpacked, open_gzip
 
 BlankLines = Literal["paragraphs", "documents"]
-"""Meaning of a blank line in a `.txt` file: it separates the paragraphs of the file's only
-document, or it separates documents (the input format of Google's BERT).
+"""Meaning of blank lines in a `.txt` file.
+
+With "paragraphs", the file is one document, and blank lines separate its paragraphs. With
+"documents", blank lines separate documents (the input format of Google's BERT).
 """
 
 STDIN = Path(console.STDIN)
-"""Path of stdin, whose content is cached."""
+"""Path of stdin. The content of stdin is cached, so that it can be read several times."""
 
 READ_BYTES = 1 << 20
-"""Number of bytes read at a time."""
+"""Number of bytes that are read at a time."""
 
 PARQUET_BATCH_ROWS = 1 << 10
-"""Number of `.parquet` rows decoded at a time."""
+"""Number of `.parquet` rows that are decoded at a time."""
 
 LONGEST_LINE = 64 << 20
-"""Maximum number of bytes of a `.jsonl` row, which every process keeps in memory."""
+"""Maximum size in bytes of a `.jsonl` row. Each process keeps one row in memory."""
 
 MAX_UNPACKED_BYTES = 2 << 30
-"""Maximum uncompressed size in bytes of a .gz file that is read at once."""
+"""Maximum uncompressed size in bytes of a .gz file that is read into memory as a whole."""
 
 
 @dataclass(frozen=True)
 class RawDocument:
-    """A document, or a part of a long document.
+    """Document, or a part of a long document.
 
-    `continues` marks a part that continues the previous one. `line` counts from 1, from the start
-    of the span that was read.
+    `continues` is true if this part continues the previous part. `line` is the line at which the
+    part begins, counted from 1 at the start of the span that was read.
     """
 
     text: str
@@ -64,9 +67,10 @@ class RawDocument:
 
 @dataclass(frozen=True)
 class Span:
-    """Bytes [start, end) of a file that end with a paragraph or, for `.jsonl`, with a row.
+    """Part of a file: the bytes from `start` to `end` (exclusive).
 
-    Compressed and `.parquet` files are never split; `end` is then the compressed size.
+    A span ends at the end of a paragraph or, for `.jsonl`, of a row. Compressed files and
+    `.parquet` files always have a single span, whose `end` is the size of the file on disk.
     """
 
     file: Path
@@ -77,14 +81,14 @@ class Span:
 def documents(
     paths: Sequence[str | Path], *, field: str = "text", blank_lines: BlankLines = "paragraphs"
 ) -> Iterator[RawDocument]:
-    """Yield the documents of files and directories, in order.
+    """Yield the documents in files and directories, in order. Long documents are split into parts.
 
     Args:
         paths: The files and directories.
-        field: The field or column of the text in `.jsonl` and `.parquet` files. Each row is a
-            document.
-        blank_lines: "paragraphs" if a `.txt` file is one document, "documents" if blank lines
-            separate documents. Long documents are split into parts.
+        field: Field or column that contains the text in `.jsonl` and `.parquet` files. Each row is
+            a document.
+        blank_lines: Meaning of blank lines in `.txt` files: "paragraphs" if a file is one document,
+            or "documents" if blank lines separate documents.
 
     Raises:
         DataError: If a file is invalid. The message names the file and the line.
@@ -95,7 +99,7 @@ def documents(
 
 
 def spans(file: Path, size: int) -> list[Span]:
-    """Split a file into spans of about `size` bytes. Compressed files are not split."""
+    """Split a file into spans of about `size` bytes. A compressed or .parquet file is one span."""
     end = file.stat().st_size
     bounds = [0]
     if file.suffix != ".gz" and suffix(file) != ".parquet":
@@ -114,13 +118,13 @@ def spans(file: Path, size: int) -> list[Span]:
 
 
 def read(span: Span, *, field: str, blank_lines: BlankLines) -> Iterator[RawDocument]:
-    """Yield the documents that begin in a span.
+    """Yield the documents in a span.
 
-    If the span begins within a document, the first part has `continues` set.
+    If the span begins within a document, `continues` is true for the first part.
 
     Args:
-        span: The bytes to read.
-        field: The field or column of the text in `.jsonl` and `.parquet` files.
+        span: The span to read.
+        field: Field or column that contains the text in `.jsonl` and `.parquet` files.
         blank_lines: Meaning of blank lines in `.txt` files.
 
     Raises:
@@ -139,7 +143,7 @@ def read(span: Span, *, field: str, blank_lines: BlankLines) -> Iterator[RawDocu
         empty = False
         yield document
     if empty and span.start == 0 and span.end == span.file.stat().st_size:
-        raise DataError(f"{span.file}: the file contains no text; remove it")
+        raise DataError(f"{span.file}: the file contains no text; remove the file")
 
 
 # ---- Blocks
@@ -147,7 +151,7 @@ def read(span: Span, *, field: str, blank_lines: BlankLines) -> Iterator[RawDocu
 
 @dataclass(frozen=True)
 class _Block:
-    """Complete, validated lines as UTF-8 bytes (`data`) and as `text`."""
+    """Complete lines of a file that were checked to be UTF-8, as bytes (`data`) and as `text`."""
 
     data: bytes
     text: str
@@ -155,11 +159,11 @@ class _Block:
 
 
 def read_text(path: Path) -> str:
-    """Return the text of a complete file, also of a .gz file, or of stdin.
+    """Read the complete text of a file or of stdin. A .gz file is decompressed.
 
     Raises:
-        DataError: If the file is missing, empty, damaged, or not UTF-8, or if its uncompressed size
-            exceeds `MAX_UNPACKED_BYTES`.
+        DataError: If the file is missing, empty, damaged, or not UTF-8, or if the uncompressed size
+            of a .gz file exceeds `MAX_UNPACKED_BYTES`.
     """
     if path == STDIN:
         size = sys.maxsize
@@ -168,7 +172,7 @@ def read_text(path: Path) -> str:
     elif path.is_dir():
         raise DataError(f"{path}: expected a file, got a directory; pass a file")
     elif not path.is_file():
-        raise DataError(f"{path}: not a regular file; pipe it to stdin and pass - instead")
+        raise DataError(f"{path}: not a regular file; pipe its content to stdin and pass - instead")
     else:
         size = path.stat().st_size
     texts: list[str] = []
@@ -178,8 +182,8 @@ def read_text(path: Path) -> str:
         unpacked += len(block.data)
         if path.suffix == ".gz" and unpacked > MAX_UNPACKED_BYTES:
             raise DataError(
-                f"{path}: the uncompressed size exceeds {MAX_UNPACKED_BYTES >> 30} GiB, which must "
-                "fit in memory; decompress or split the file"
+                f"{path}: the uncompressed size exceeds the limit of {MAX_UNPACKED_BYTES >> 30} "
+                "GiB; decompress or split the file"
             )
     text = "".join(texts)
     if not text.strip():
@@ -188,12 +192,13 @@ def read_text(path: Path) -> str:
 
 
 def numbered(path: Path) -> list[tuple[int, str]]:
-    """Return the nonempty lines of a file with their line numbers, from 1.
+    """Return the lines of a file that are not blank, with their line numbers, starting at 1.
 
-    Only a newline ends a line. Other separators (U+2028, a form feed) are part of the text.
+    Only a newline character ends a line. Other separators (such as U+2028 or a form feed) are part
+    of the text.
 
     Raises:
-        DataError: Like `read_text`.
+        DataError: In the same cases as `read_text`.
     """
     return [(number, line) for number, line in enumerate(read_lines(path), 1) if line.strip()]
 
@@ -202,14 +207,14 @@ def read_lines(path: Path) -> list[str]:
     """Return all lines of a file, including empty lines.
 
     Raises:
-        DataError: Like `read_text`.
+        DataError: In the same cases as `read_text`.
     """
     lines = read_text(path).removesuffix("\n").split("\n")
     return [line.removesuffix("\r") for line in lines]
 
 
 def blocks(span: Span) -> Iterator[_Block]:
-    """Yield the bytes of a span in blocks that end with a paragraph or a row.
+    """Read a span in blocks. Each block ends at the end of a paragraph or a row.
 
     Raises:
         DataError: If the file is damaged or not UTF-8, or if a row is too long.
@@ -238,7 +243,7 @@ def blocks(span: Span) -> Iterator[_Block]:
             if len(rest) > LONGEST_LINE:
                 raise DataError(
                     f"{span.file}:{_line(span, line)}: the row exceeds {LONGEST_LINE >> 20} MiB; "
-                    "check that the file is .jsonl, with one object per line"
+                    "check that the file contains one JSON object per line"
                 )
             if data:
                 text = _decode(data, span, offset, line)
@@ -251,7 +256,7 @@ def blocks(span: Span) -> Iterator[_Block]:
 
 
 def open_bytes(file: Path) -> IO[bytes]:
-    """Open a file or stdin for reading bytes; a .gz file is decompressed."""
+    """Open a file or stdin for reading bytes. A .gz file is decompressed while it is read."""
     if file == STDIN:
         return io.BytesIO(_read_once(sys.stdin.buffer))
     return open_gzip(file, DataError) if file.suffix == ".gz" else file.open("rb")
@@ -273,7 +278,7 @@ def _decode(data: bytes, span: Span, offset: int, line: int) -> str:
     if zero >= 0:
         raise DataError(
             f"{span.file}:{_line(span, line + data.count(10, 0, zero))}: binary file (zero byte at "
-            f"byte {offset + zero}); remove it"
+            f"byte {offset + zero}); remove the file"
         )
     try:
         return data.decode("utf-8")
@@ -281,13 +286,13 @@ def _decode(data: bytes, span: Span, offset: int, line: int) -> str:
         at = error.start
         raise DataError(
             f"{span.file}:{_line(span, line + data.count(10, 0, at))}: not UTF-8 "
-            f"(0x{data[at]:02x} at byte {offset + at}); convert it, for example with "
+            f"(0x{data[at]:02x} at byte {offset + at}); convert the file, for example with "
             f"iconv -f WINDOWS-1252 -t UTF-8 {span.file.name} > utf8-{span.file.name}"
         ) from None
 
 
 def _line(span: Span, line: int) -> int:
-    """Return the line number in the complete file. Lines are counted only for error messages."""
+    """Convert a line number in a span to a line number in the file, for an error message."""
     if span.start == 0:
         return line
     with span.file.open("rb") as stream:
@@ -303,7 +308,11 @@ _SENTENCE_END = re.compile(rb"""[.!?](?:["')\]]|\xe2\x80[\x99\x9d]|\xc2\xbb)*[ \
 
 
 def _text_end(data: bytes) -> int:
-    """Return the end of the last paragraph, or else sentence, line, word or character."""
+    """Return the best offset at which to end a block, in the second half of the data if possible.
+
+    It is the end of the last paragraph. If the data contains no end of a paragraph, it is the end
+    of the last sentence, line, word, or character.
+    """
     half = len(data) // 2
     at = max(data.rfind(b"\n\n", half) + 2, data.rfind(b"\n\r\n", half) + 3)
     if at > 3:
@@ -359,7 +368,7 @@ def _blank_line_documents(span: Span) -> Iterator[RawDocument]:
 
 
 def _before(span: Span) -> str:
-    """Return up to 256 bytes before a span, which show whether it begins a document."""
+    """Return up to 256 bytes before a span, which show whether a document begins at its start."""
     if span.start == 0:
         return ""
     with span.file.open("rb") as stream:
@@ -389,7 +398,7 @@ def _json_documents(span: Span, field: str) -> Iterator[RawDocument]:
 
 
 def parquet_rows(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a `.parquet` file, with all columns.
+    """Yield the rows of a `.parquet` file as dicts of all columns.
 
     Raises:
         DataError: If the file is missing or damaged.
@@ -404,7 +413,7 @@ def parquet_rows(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _batches(path: Path, table: Any, **options: Any) -> Iterator[Any]:
-    """Yield the rows of a `.parquet` file, and check their total size."""
+    """Yield batches of rows of a `.parquet` file, and check their total uncompressed size."""
     size, unpacked = path.stat().st_size, 0
     for rows in table.iter_batches(PARQUET_BATCH_ROWS, **options):
         unpacked += rows.nbytes
@@ -413,7 +422,7 @@ def _batches(path: Path, table: Any, **options: Any) -> Iterator[Any]:
 
 
 def _parquet_documents(span: Span, field: str) -> Iterator[RawDocument]:
-    """Yield the rows of a column as documents. `line` is the number of the row, from 1."""
+    """Yield each row of a column as a document whose `line` is the number of the row, from 1."""
     with _parquet(span.file) as table:
         columns = table.schema_arrow
         if field not in columns.names:
@@ -456,7 +465,7 @@ def _parquet(path: Path) -> Iterator[Any]:
 
 
 def _check_row(raw: bytes, field: str, location: str) -> None:
-    """Raise a DataError with the reason if a row is invalid."""
+    """Raise a DataError that states the reason if a row is invalid."""
     row = json_object(raw, location)
     if field not in row:
         raise DataError(f"{location}: no field {field!r}; {did_you_mean(field, row)}")
@@ -482,15 +491,15 @@ def json_object(raw: bytes, location: str) -> dict[str, Any]:
         raise DataError(f"{location}: invalid JSON ({error}); use one object per line") from None
     if not isinstance(row, dict):
         kind = type(row).__name__
-        raise DataError(f"{location}: expected a JSON object, got {kind}; write {{...}}")
-    # Python reads lone surrogates from JSON but cannot encode them.
+        raise DataError(f"{location}: expected a JSON object {{...}}, got {kind}; fix the line")
+    # Python decodes lone surrogates in JSON, but cannot encode them as UTF-8.
     if b"\\u" in raw or b"\xed" in raw:
         check_surrogates(location, json.dumps(row, ensure_ascii=False))
     return row
 
 
 def check_surrogates(location: str, *texts: str) -> None:
-    """Check that texts contain no lone surrogate.
+    """Check that texts contain no lone surrogates, which cannot be encoded as UTF-8.
 
     Raises:
         DataError: If a text contains a lone surrogate.

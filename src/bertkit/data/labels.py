@@ -1,4 +1,4 @@
-"""Parsing of labels: names, lists of names, or numbers."""
+"""Functions that parse labels, which can be names, lists of names, or numbers."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from bertkit.console import say
 from bertkit.errors import DataError
 
 SEPARATORS = re.compile(r"[,;/\s]+")
-"""Separators of labels in other libraries."""
+"""Characters that separate labels in other libraries, but not in bertkit."""
 
 WHOLE = re.compile(r"([+-]?\d+)(?:\.0*)?")
-"""A whole number. pandas writes 1 as 1.0 if its column has missing values."""
+"""Pattern of a whole number. pandas writes 1 as 1.0 if the column has missing values."""
 
 
 def parse_labels(label: str, location: str) -> list[str]:
-    """Return the names in a JSON list, or between vertical bars.
+    """Split a label into names. The label is a JSON list, or its names are separated by `|`.
 
     Args:
-        label: The label as written.
-        location: File and line, for messages.
+        label: The label as written in the row.
+        location: File and line, for error messages.
 
     Raises:
-        DataError: If the list is malformed.
+        DataError: If the JSON list is malformed.
     """
     if not label.startswith("["):
         return [part.strip() for part in label.split("|") if part.strip()]
@@ -39,30 +39,30 @@ def parse_labels(label: str, location: str) -> list[str]:
 
 
 def join_labels(names: Iterable[str]) -> str:
-    """Join names with commas; a name that contains a comma is quoted."""
+    """Join names with commas. A name that contains a comma is quoted."""
     return ", ".join(repr(name) if "," in name else name for name in names)
 
 
 def check_separators(written: Collection[str], names: Collection[str]) -> None:
-    """Warn if several labels of a text were probably read as one label.
+    """Warn if a list of labels was probably read as one label, because of a wrong separator.
 
     Args:
-        written: Labels as the rows contain them.
-        names: The labels that `several` found in them.
+        written: Labels as written in the rows.
+        names: All names that `parse_labels` found in these labels.
     """
     remedy = 'separate labels with |, as in a|b, or write a JSON list, as in ["a", "b"]'
     for name in sorted(names):
         parts = [part.strip() for part in SEPARATORS.split(name) if part.strip()]
         if len(parts) > 1 and all(part in names for part in parts):
             also = " and ".join(map(repr, parts))
-            say(f"warning: label {name!r} is one label, but {also} are labels, too; {remedy}")
+            say(f"warning: {name!r} was read as one label, but {also} are also labels; {remedy}")
             return
     if not any(label.startswith("[") or "|" in label for label in written):
         say(f"warning: no row has several labels; {remedy}")
 
 
 def number(label: str) -> float | None:
-    """Return a label as a number, or None if it is not a finite number."""
+    """Convert a label to a number, or return None if it is not a finite number."""
     try:
         value = float(label)
     except ValueError:
@@ -71,15 +71,15 @@ def number(label: str) -> float | None:
 
 
 def label_sort_key(label: str) -> tuple[float, str]:
-    """Return a sort key of labels: numbers by value, then other labels alphabetically."""
+    """Return the key by which labels are sorted: numbers by value, then other labels by name."""
     value = number(label)
     return (math.inf if value is None else value, label)
 
 
 def without_fractions(labels: Collection[str]) -> set[str]:
-    """Return the labels with whole numbers written as integers, such as 1 instead of 1.0.
+    """Write labels that are whole numbers as integers, such as 1 instead of 1.0.
 
-    A label is only changed if all labels are whole numbers, or if the integer is also a label.
+    A label is changed only if all labels are whole numbers, or if the integer is also a label.
     """
     whole = [WHOLE.fullmatch(label) for label in labels]
     return {
@@ -89,9 +89,10 @@ def without_fractions(labels: Collection[str]) -> set[str]:
 
 
 def canonical_label(label: str, known: Collection[str]) -> str:
-    """Return the spelling of a label in `known`, or the label itself.
+    """Return the spelling that a label has in `known`, or the label itself if it is unknown.
 
-    Files and libraries write some labels differently: 1.0 and 1 are equal, and true and True.
+    Files and libraries spell some labels differently. 1.0 and 1 are treated as the same label, and
+    so are true and True.
     """
     whole = None if label in known else WHOLE.fullmatch(label)
     forms = (whole[1], f"{whole[1]}.0") if whole else ()

@@ -1,6 +1,6 @@
-"""English text of every installation: the Python reference and docstrings of packages.
+"""English text that every installation contains: the Python reference and docstrings of packages.
 
-Source files are only parsed for their docstrings, never imported or run.
+Source files are parsed to find their docstrings. They are never imported or run.
 """
 
 from __future__ import annotations
@@ -13,16 +13,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 PACKAGES = ("torch", "sympy", "networkx", "numpy", "huggingface_hub")
-"""Packages with prose in docstrings that every installation contains. torch requires sympy and
-networkx.
+"""Packages that every installation contains and whose docstrings contain prose. sympy and networkx
+are installed because torch requires them.
 """
 
 MAX_SOURCE_CHARACTERS = 5_000_000
-"""Maximum number of characters from one source, so that no source dominates."""
+"""Number of characters after which no further files of a source are read, so that no source
+dominates the text."""
 
 
 def documents() -> Iterator[tuple[str, str]]:
-    """Yield (source, text) of every document. The docstrings of a file are one document."""
+    """Yield the source and text of each document. All docstrings of a file form one document."""
     from pydoc_data.topics import topics
 
     for _, text in sorted(topics.items()):
@@ -56,7 +57,7 @@ def docstrings(path: Path) -> Iterator[str]:
             warnings.simplefilter("ignore")
             tree = ast.parse(path.read_bytes())
     except (SyntaxError, ValueError):
-        # Some packages contain invalid files for tests.
+        # Some packages contain invalid source files as test data.
         return
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):

@@ -1,4 +1,4 @@
-"""Selection of the tokens to predict. Devlin et al. 2019, section 3.1, task 1."""
+"""Masking of tokens for masked language modeling (Devlin et al. 2019, section 3.1, task 1)."""
 
 from __future__ import annotations
 
@@ -14,21 +14,23 @@ from bertkit.text.tokenizer import Tokenizer
 
 
 class Masking(Settings, frozen=True):
-    """Fraction and units of masked tokens."""
+    """Settings of masked language modeling: which tokens to predict, and how to mask them."""
 
     mlm_probability: Annotated[float, Meta(gt=0.0, lt=1.0)] = 0.15
     """Fraction of a sample's tokens to predict."""
     first_mlm_probability: Annotated[float, Meta(gt=0.0, lt=1.0)] | None = None
-    """Fraction of the tokens to predict at the start of the run. Default: `mlm_probability`."""
+    """Fraction of a sample's tokens to predict at the start of the run. Default: `mlm_probability`.
+    """
     first_share: Annotated[float, Meta(gt=0.0, le=1.0)] = 1.0
-    """Fraction of the steps after which `mlm_probability` is reached."""
+    """Fraction of the training steps after which `mlm_probability` is reached."""
     schedule: Literal["linear", "step"] = "linear"
-    """Schedule from the first to the final fraction: linear (Ankner et al. 2024), or one step."""
+    """How the fraction changes from `first_mlm_probability` to `mlm_probability`: linearly (Ankner
+    et al. 2024), or in a single step."""
     unit: Literal["token", "word", "span", "ngram"] = "token"
-    """Unit to select: tokens, complete words (google-research/bert, 2019), spans of words
-    (SpanBERT), or n-grams of one to three words (ALBERT). Spans are masked, replaced or kept as a
-    unit. Tokens of words and n-grams are masked, replaced or kept independently, as in the code of
-    BERT and ALBERT.
+    """Unit in which tokens are selected: single tokens, whole words (google-research/bert, 2019),
+    spans of words (SpanBERT), or n-grams of one to three words (ALBERT). All tokens of a span are
+    masked, replaced or kept together. The tokens of words and n-grams are masked, replaced or kept
+    independently, as in the code of BERT and ALBERT.
     """
     mask: Annotated[float, Meta(ge=0.0, le=1.0)] = 0.8
     """Fraction of the selected tokens to replace with [MASK]."""
@@ -37,8 +39,8 @@ class Masking(Settings, frozen=True):
     unchanged.
     """
     dupe_factor: Annotated[int, Meta(ge=1)] | None = None
-    """Number of epochs with different masks and pairs, which are then repeated (static masking); 10
-    in BERT's data. By default every epoch has new masks (RoBERTa's dynamic masking).
+    """Number of epochs with different masks and pairs, which are then repeated (static masking).
+    BERT used 10. By default, every epoch has new masks (dynamic masking, as in RoBERTa).
     """
 
     def __post_init__(self) -> None:
@@ -50,8 +52,8 @@ class Masking(Settings, frozen=True):
         if self.first_mlm_probability is None:
             if (self.first_share, self.schedule) != (1.0, "linear"):
                 raise ValueError(
-                    "first_share and schedule require first_mlm_probability; set it, or remove "
-                    "first_share and schedule"
+                    "first_share and schedule require first_mlm_probability; set "
+                    "first_mlm_probability, or remove first_share and schedule"
                 )
             return
         if self.dupe_factor is not None:
@@ -61,16 +63,16 @@ class Masking(Settings, frozen=True):
             )
         if self.schedule == "step" and self.first_share == 1.0:
             raise ValueError(
-                'first_share must be less than 1 with schedule = "step", or mlm_probability is '
-                "never reached"
+                'with schedule = "step", first_share must be less than 1, because otherwise '
+                "mlm_probability is never reached"
             )
 
     def probability(self, step: int, steps: int) -> float:
-        """Return the fraction of tokens to predict in a step.
+        """Return the fraction of a sample's tokens to predict at a training step.
 
         Args:
-            step: Index of the step, from 0.
-            steps: Number of steps of the run.
+            step: Index of the step, starting at 0.
+            steps: Total number of training steps.
         """
         first, last = self.first_mlm_probability, self.mlm_probability
         if first is None:
@@ -83,9 +85,9 @@ class Masking(Settings, frozen=True):
 
 
 SPANS = np.power(0.8, np.arange(10.0))
-"""Relative probabilities of spans of 1, 2 … 10 words.
+"""Relative probabilities of spans of 1 to 10 words.
 
-They are geometric with p = 0.2, truncated at 10 words; the mean is 3.8 words.
+They follow a geometric distribution with p = 0.2, truncated at 10 words. The mean is 3.8 words.
 """
 
 NGRAM_WEIGHTS = 1.0 / np.arange(1, 4)
@@ -93,7 +95,7 @@ NGRAM_WEIGHTS = 1.0 / np.arange(1, 4)
 
 
 class Masker:
-    """Function that masks the tokens of samples."""
+    """Callable that selects the tokens of a sample to predict, and masks them."""
 
     def __init__(self, settings: Masking, tokenizer: Tokenizer) -> None:
         self.settings, self.probability = settings, settings.mlm_probability
@@ -115,12 +117,13 @@ class Masker:
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Mask a sample.
 
-        Special tokens are never selected or inserted. At least one token is selected if the sample
-        has an ordinary token. Tokens are selected until round(probability × tokens) are reached. A
-        word or span that would exceed this number is skipped, unless nothing is selected yet.
+        The number of tokens to select is the masking probability times the number of tokens that
+        are not special, rounded, and at least 1. A word or span that would exceed this number is
+        skipped, unless nothing has been selected yet. Special tokens are never selected, and never
+        used as random tokens.
 
         Args:
-            ids: The tokens of the sample.
+            ids: Token ids of the sample.
             rng: Random number generator.
 
         Returns:
@@ -147,7 +150,7 @@ class Masker:
         masked = ids.copy()
         action = rng.random(len(positions))
         if self.settings.unit == "span":
-            # Adjacent spans are treated as one span, as in the code of SpanBERT.
+            # Spans that are adjacent are treated as one span, as in the code of SpanBERT.
             action = action[np.cumsum(np.diff(positions, prepend=positions[0]) > 1)]
         masked[positions[action < self.settings.mask]] = self.mask
         random = positions[(action >= self.settings.mask) & (action < self._replaced)]
@@ -161,7 +164,7 @@ class Masker:
     def _words(
         self, ids: NDArray[np.int64], candidates: NDArray[np.int64]
     ) -> list[NDArray[np.int64]]:
-        """Group the candidates by word. A token within a word joins the previous token."""
+        """Group the positions of candidates by word."""
         begins = self.starts_word[ids[candidates]]
         begins[1:] |= np.diff(candidates) > 1
         return np.split(candidates, np.flatnonzero(begins[1:]) + 1)
@@ -174,7 +177,10 @@ class Masker:
         rng: np.random.Generator,
         likelihoods: NDArray[np.float64],
     ) -> NDArray[np.int64]:
-        """Select spans of complete words. Entry n of `likelihoods` weights spans of n + 1 words."""
+        """Select spans of whole words.
+
+        Entry n of `likelihoods` is the relative probability of spans of n + 1 words.
+        """
         bounds = np.cumsum(likelihoods) / likelihoods.sum()
         words = self._words(ids, candidates)
         unselected = np.ones(len(words), dtype=bool)
@@ -198,7 +204,7 @@ class Masker:
 def _select_words(
     words: list[NDArray[np.int64]], order: NDArray[np.int64], target: int
 ) -> NDArray[np.int64]:
-    """Select words in this order until `target` tokens are reached."""
+    """Select words in the given order until they contain `target` tokens."""
     chosen: list[NDArray[np.int64]] = []
     count = 0
     for word in order:

@@ -1,4 +1,4 @@
-"""Reader of multiple-choice questions from .jsonl rows."""
+"""Functions that read multiple-choice questions from .jsonl rows."""
 
 from __future__ import annotations
 
@@ -14,18 +14,17 @@ from bertkit.errors import DataError, did_you_mean
 
 @dataclass(frozen=True)
 class ChoiceQuestion:
-    """A text, an optional stem, and the choices of a multiple-choice question.
+    """Multiple-choice question.
 
-    The input of the model is `text [SEP] stem choice`. The stem is a question about the text, or
-    the beginning of every choice.
+    For each choice, the input of the model is `text [SEP] stem choice`.
 
     Attributes:
-        text: The text.
+        text: The question, or the text that it is about.
         choices: The choices.
-        answer: Index of the right choice, or None if unknown.
-        stem: The stem.
-        where: File and line, for messages.
-        dialogue: Number of the dialogue in the file, if the text is the start of a dialogue.
+        answer: Index of the correct choice, or None if it is unknown.
+        stem: A question about the text, or the beginning of every choice. May be empty.
+        where: File and line, for error messages.
+        dialogue: Index of the dialogue in the file, if the text is the beginning of a dialogue.
     """
 
     text: str
@@ -37,14 +36,14 @@ class ChoiceQuestion:
 
 
 def read_choices(source: Source, labeled: bool) -> tuple[list[ChoiceQuestion], str]:
-    """Read the questions of a .jsonl file or of rows.
+    """Read multiple-choice questions from a .jsonl file or from rows.
 
     Args:
         source: The file or rows.
-        labeled: If true, every row needs a label.
+        labeled: Whether every row must have a label.
 
     Returns:
-        The questions, and a one-line summary.
+        The questions, and a one-line summary of them.
 
     Raises:
         DataError: If a row is invalid. The message names the file and the line.
@@ -58,7 +57,7 @@ def read_choices(source: Source, labeled: bool) -> tuple[list[ChoiceQuestion], s
 
 
 def is_right(question: ChoiceQuestion, index: int) -> bool:
-    """Return whether a choice has the text of the right choice, apart from case and white space."""
+    """Return whether a choice equals the correct choice, ignoring case and white space."""
     assert question.answer is not None
     right, choice = (question.choices[i].casefold().split() for i in (question.answer, index))
     return choice == right
@@ -68,21 +67,21 @@ def checked(question: ChoiceQuestion) -> ChoiceQuestion:
     """Check a question and return it.
 
     Raises:
-        DataError: If a text or a choice is empty, if there are fewer than two choices, or if the
-            right choice occurs twice.
+        DataError: If the text or a choice is empty, if there are fewer than two choices, or if the
+            correct choice occurs twice.
     """
     location, choices = question.where, question.choices
     if not question.text.strip():
         raise DataError(f"{location}: the text is empty; add a text or remove the question")
     if len(choices) < 2:
         number = "no choices" if not choices else "only one choice"
-        raise DataError(f"{location}: {number}; add choices, at least two are required")
+        raise DataError(f"{location}: {number}; at least two choices are required")
     for i, choice in enumerate(choices, 1):
         if not choice.strip():
             raise DataError(f"{location}: choice {i} of {len(choices)} is empty; add a text")
     if question.answer is not None and choices.count(choices[question.answer]) > 1:
         raise DataError(
-            f"{location}: duplicate right choice {choices[question.answer]!r}; remove one of them"
+            f"{location}: the correct choice {choices[question.answer]!r} occurs twice; remove one"
         )
     return question
 
@@ -92,15 +91,15 @@ S = TypeVar("S")
 
 
 def read_rows(read: Callable[[str, S], R], kind: type[S], source: Source) -> list[R]:
-    """Return the results of `read(location, row)` for rows of one type.
+    """Convert each row to a type, and return the results of a function for the rows.
 
     Args:
-        read: Function of the file and line and of a row.
-        kind: Type of the rows.
+        read: Function that takes the location (file and line) of a row and the converted row.
+        kind: Type to which each row is converted.
         source: The file or rows.
 
     Raises:
-        DataError: If a row has another type, or `read` rejects it.
+        DataError: If a row cannot be converted to the type, or `read` raises a DataError.
     """
 
     def convert(location: str, fields: dict[str, Any]) -> R:
@@ -114,10 +113,10 @@ def read_rows(read: Callable[[str, S], R], kind: type[S], source: Source) -> lis
 
 
 def choice_index(text: str, choices: Sequence[str], location: str) -> int:
-    """Return the index of a choice.
+    """Return the index of the choice with the given text.
 
     Raises:
-        DataError: If the text is not one of the choices.
+        DataError: If no choice has this text.
     """
     if text not in choices:
         raise DataError(
@@ -127,9 +126,9 @@ def choice_index(text: str, choices: Sequence[str], location: str) -> int:
 
 
 def _check_number(number: int, choices: Sequence[str], location: str) -> int:
-    """Return the index of a choice, or raise a DataError if it is out of range."""
+    """Return the number if it is the index of a choice, or raise a DataError."""
     if not 0 <= number < len(choices):
-        raise DataError(f"{location}: label must be from 0 to {len(choices) - 1}, got {number}")
+        raise DataError(f"{location}: expected a label from 0 to {len(choices) - 1}, got {number}")
     return number
 
 
@@ -144,10 +143,10 @@ def _read_rows(source: Source, labeled: bool) -> list[ChoiceQuestion]:
     def question(location: str, row: _Row) -> ChoiceQuestion:
         texts = [text for text in (row.context, row.question) if text is not None]
         if not all(text.strip() for text in texts) or not texts:
-            raise DataError(f"{location}: question or context missing or empty; add a text")
+            raise DataError(f"{location}: the question or context is empty or missing; add a text")
         answer = None
         if labeled and row.label is None:
-            raise DataError(f"{location}: no label; add the right choice's index, from 0, or text")
+            raise DataError(f"{location}: no label; add the correct choice or its index, from 0")
         if labeled and isinstance(row.label, str):
             answer = choice_index(row.label, row.choices, location)
         elif labeled and isinstance(row.label, int):

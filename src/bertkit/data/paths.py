@@ -1,4 +1,4 @@
-"""Paths of input files, and their types."""
+"""Functions that find input files and determine their types."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _CODES = (
 )
 
 LANGUAGES = frozenset(_CODES.split())
-"""ISO 639-1 codes, which are the suffixes of the files of a parallel corpus, such as train.en."""
+"""ISO 639-1 language codes. Files of a parallel corpus have them as suffixes, such as train.en."""
 
 
 def paths_of(paths: str | Path | Sequence[str | Path]) -> list[Path]:
@@ -33,17 +33,19 @@ def paths_of(paths: str | Path | Sequence[str | Path]) -> list[Path]:
 
 
 def files(paths: Sequence[str | Path], kinds: Sequence[str] = TEXT) -> list[Path]:
-    """Return the files to read, and log the number of skipped files.
+    """Return the files to read, and log how many files in directories are skipped.
 
-    A directory contributes the files of `files_inside`. A file that is passed by name may also end
-    in a language (train.en, train.en.gz), which is read like .txt.
+    A directory is replaced by the files in it and its subdirectories that have a supported type. A
+    file that is passed by name may also have a language code as suffix (train.en, train.en.gz).
+    Such a file is read like a .txt file.
 
     Args:
         paths: The files and directories.
         kinds: Supported file types.
 
     Raises:
-        DataError: If a path is missing, empty, listed twice, or of another type.
+        DataError: If a path does not exist, a file is empty, occurs twice, or has an unsupported
+            type, or a directory contains no supported file.
     """
     known = f"{', '.join(kinds[:-1])} and {kinds[-1]}"
     chosen: list[Path] = []
@@ -72,18 +74,19 @@ def files(paths: Sequence[str | Path], kinds: Sequence[str] = TEXT) -> list[Path
     seen: set[Path] = set()
     for path in chosen:
         if path.stat().st_size == 0:
-            raise DataError(f"{path}: the file is empty; remove it")
+            raise DataError(f"{path}: the file is empty; remove the file")
         if path.resolve() in seen:
-            raise DataError(f"{path}: duplicate file; remove one of the two")
+            raise DataError(f"{path}: the file is passed twice; remove one of the two")
         seen.add(path.resolve())
     return chosen
 
 
 def files_inside(folder: Path, kinds: Sequence[str]) -> tuple[list[Path], Counter[str]]:
-    """Return the files of a directory tree that have one of these types, and count the others.
+    """Find the files of certain types in a directory and its subdirectories.
 
-    A symbolic link is followed only if its file is in the same tree and is not listed otherwise.
-    Other links could add any file of the machine to a result that is shared.
+    A symbolic link is followed only if its target is in the same directory tree and has not been
+    found without the link. A link to another place could add any file of this machine to a result
+    that is then shared.
 
     Returns:
         The files, sorted, and the number of skipped files by reason.
@@ -91,7 +94,7 @@ def files_inside(folder: Path, kinds: Sequence[str]) -> tuple[list[Path], Counte
     root, skipped = folder.resolve(), Counter[str]()
     chosen: dict[Path, Path] = {}
     paths = sorted(folder.rglob("*"))
-    # Links come last: a file is listed by its own name.
+    # Links are processed last, so that a file is found under its real name if possible.
     for path in sorted(paths, key=Path.is_symlink):
         if not path.is_symlink() and path.is_dir():
             continue
@@ -108,7 +111,7 @@ def files_inside(folder: Path, kinds: Sequence[str]) -> tuple[list[Path], Counte
 
 
 def _reason_to_skip(path: Path, folder: Path, root: Path) -> str:
-    """Return why a file is skipped, whatever its type, or an empty string."""
+    """Return the reason to skip a path regardless of its type, or an empty string."""
     if any(part.startswith(".") for part in path.relative_to(folder).parts):
         return "hidden"
     if path.is_symlink():
@@ -122,20 +125,20 @@ def _reason_to_skip(path: Path, folder: Path, root: Path) -> str:
 
 
 def counted(kinds: Mapping[str, int]) -> str:
-    """Format the number of files of each type, the largest number first."""
+    """Format the number of files of each type, starting with the largest number."""
     ordered = sorted(kinds.items(), key=lambda kind: (-kind[1], kind[0]))
     return ", ".join(f"{count:,} {kind}" for kind, count in ordered)
 
 
 def suffix(file: Path) -> str:
-    """Return the type of a file, without .gz: notes.txt.gz is .txt."""
+    """Return the suffix of a file name in lower case, without .gz: .txt for notes.txt.gz."""
     return (Path(file.stem) if file.suffix == ".gz" else file).suffix.lower()
 
 
 TABLES = (".csv", ".tsv", ".jsonl", ".parquet", ".gz")
-"""Suffixes of files of rows."""
+"""Suffixes of files that contain rows."""
 
 
 def is_table(text: str) -> bool:
-    """Return whether a text is the path of an existing file of rows."""
+    """Return whether a text is the path of an existing file that contains rows."""
     return len(text) < 256 and text.endswith(TABLES) and Path(text).is_file()

@@ -1,6 +1,7 @@
-"""Readers of extractive question answering files: SQuAD 1.1 and 2.0 (`.json`) and `.jsonl` rows.
+"""Functions that read questions for extractive question answering.
 
-Both may be gzipped (`.gz`). Invalid input raises a DataError that names the file and the question.
+Supported files are SQuAD 1.1 and 2.0 (`.json`), and `.jsonl` rows. Both may be compressed (`.gz`).
+Invalid input raises a DataError that names the file and the question.
 """
 
 from __future__ import annotations
@@ -21,15 +22,17 @@ from bertkit.errors import DataError
 
 @dataclass(frozen=True)
 class Question:
-    """A question about a context, and its answers, if the context contains any.
+    """Question about a context, with its answers in the context.
 
     Attributes:
         question: The question.
-        context: The context.
-        answers: Pairs (text, start), where start is the position of the first character in the
-            context. The first answer is the training target; all answers count in the score.
+        context: The text that may contain the answer.
+        answers: Correct answers as pairs (text, start). `start` is the index of the answer's first
+            character in the context. A model is trained to predict the first answer. In the
+            evaluation, any of the answers is correct. The list is empty if the question cannot be
+            answered from the context.
         id: Id of the question.
-        where: File and line, or file and id, for messages.
+        where: File and line, or file and id, for error messages.
     """
 
     question: str
@@ -69,7 +72,7 @@ class _Squad(msgspec.Struct):
 
 
 class _RowAnswers(msgspec.Struct):
-    """Answers of a row, in the form of the Hugging Face data set `squad`."""
+    """Answers in a row, in the format of the Hugging Face dataset `squad`."""
 
     text: list[str]
     start: list[Annotated[int, Meta(ge=0)]] = msgspec.field(name="answer_start")
@@ -86,10 +89,10 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 
 def _decode(raw: str | msgspec.Raw | dict[str, Any], kind: type[S], file: str, path: str = "") -> S:
-    """Return a JSON value as `kind`.
+    """Convert JSON to the type `kind`.
 
     Raises:
-        DataError: If the value is invalid, with its path.
+        DataError: If the JSON is invalid. The message contains the path of the invalid value.
     """
     try:
         if isinstance(raw, dict):
@@ -97,16 +100,17 @@ def _decode(raw: str | msgspec.Raw | dict[str, Any], kind: type[S], file: str, p
         return msgspec.json.decode(raw, type=kind)
     except msgspec.ValidationError as error:
         text, _, inner = str(error).partition(" - at ")
-        location = (path + inner.strip("`$")).lstrip(".") or "the whole"
+        location = (path + inner.strip("`$")).lstrip(".") or "top level"
         raise DataError(f"{file}: {location}: {text[0].lower()}{text[1:]}; fix it") from None
     except (msgspec.DecodeError, RecursionError) as error:
-        raise DataError(f"{file}: invalid JSON ({error}); fix or remove it") from None
+        raise DataError(f"{file}: invalid JSON ({error}); fix or remove the file") from None
 
 
 def _squad(file: Path, labeled: bool) -> Iterator[Question]:
-    """Yield the questions of SQuAD 1.1 and 2.0: data → paragraphs → qas.
+    """Yield the questions in a file of SQuAD 1.1 or 2.0.
 
-    Each level is decoded separately, so that messages contain the path of an invalid value.
+    Each level of the file (data, paragraphs, qas) is decoded separately, so that error messages can
+    contain the path of an invalid value.
     """
     text = read_text(file)
     for i, article in enumerate(_decode(text, _Squad, str(file)).data):
@@ -125,7 +129,7 @@ def _squad(file: Path, labeled: bool) -> Iterator[Question]:
                     value = str(question.is_impossible).lower()
                     raise DataError(
                         f"{location}: is_impossible is {value}, but the question has "
-                        f"{len(answers or ())} answers; fix one of the two"
+                        f"{len(answers or ())} answers; fix is_impossible or the answers"
                     )
                 yield Question(
                     question.question,
@@ -137,9 +141,10 @@ def _squad(file: Path, labeled: bool) -> Iterator[Question]:
 
 
 def _read_rows(source: Source, labeled: bool) -> list[Question]:
-    """Read rows {"question", "context", "answers": {"text": [...], "answer_start": [...]}}.
+    """Read questions from rows in the format of the Hugging Face dataset `squad`.
 
-    "id" is optional.
+    A row has the form {"question", "context", "answers": {"text": [...], "answer_start": [...]}}
+    and can also contain "id".
     """
 
     def question(location: str, fields: dict[str, Any]) -> Question:
@@ -167,7 +172,7 @@ def _read_rows(source: Source, labeled: bool) -> list[Question]:
 def _checked(
     answers: Sequence[_SquadAnswer] | None, context: str, location: str
 ) -> tuple[tuple[str, int], ...]:
-    """Return the answers as (text, start), and check that the context contains them at start."""
+    """Convert answers to pairs (text, start), and check that they match the context."""
     if answers is None:
         raise DataError(
             f"{location}: answers are missing; use empty lists if the context contains no answer"
@@ -182,20 +187,20 @@ def _checked(
         if actual != text:
             raise DataError(
                 f"{location}: expected the answer {text!r} at character {start} of the context, "
-                f"got {actual!r}; fix its start"
+                f"got {actual!r}; fix answer_start"
             )
     return spans
 
 
 def read_questions(source: Source, *, labeled: bool) -> tuple[list[Question], str]:
-    """Read the questions of a file or of rows.
+    """Read questions with their contexts and answers from a file or from rows.
 
     Args:
         source: The file or rows.
-        labeled: If true, every question needs answers, or empty lists.
+        labeled: Whether every question must have answers, which may be empty lists.
 
     Returns:
-        The questions, and a one-line summary.
+        The questions, and a one-line summary of them.
 
     Raises:
         DataError: If a question is invalid. The message names the file and the question.
@@ -218,7 +223,7 @@ def read_questions(source: Source, *, labeled: bool) -> tuple[list[Question], st
             raise DataError(f"{question.where}: the {empty} is empty; remove the question")
         if question.id in seen:
             raise DataError(
-                f"{question.where}: duplicate id {question.id!r} (first: {seen[question.id]}); "
+                f"{question.where}: duplicate id {question.id!r} (used at {seen[question.id]}); "
                 "use a unique id for each question"
             )
         seen[question.id] = question.where

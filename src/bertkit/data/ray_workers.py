@@ -1,4 +1,4 @@
-"""Workers on a Ray cluster. Each work unit is a task of Ray core."""
+"""Workers on a Ray cluster. Each unit of work is run as a Ray task."""
 
 from __future__ import annotations
 
@@ -19,43 +19,47 @@ from bertkit.errors import ConfigError, DataError, DeviceError
 from bertkit.threads import cores
 
 OBJECT_STORE_BYTES = 128 << 20
-"""Size in bytes of the object store of a local cluster. Messages are small."""
+"""Size in bytes of a local cluster's object store. It only contains messages, which are small."""
 
 MAX_TEMPORARY_PATH_BYTES = 28
-"""Maximum length in bytes of a temporary directory's path. Ray creates sockets in it, whose paths
-have at most 107 bytes.
+"""Maximum length in bytes of the path of the temporary directory. Ray creates sockets in this
+directory, and the path of a socket can have at most 107 bytes.
 """
 
 ALONE = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
-"""Environment of a local cluster, set before Ray is imported.
+"""Environment variables for a local cluster, which are set before Ray is imported.
 
-It disables usage statistics. Ray binds to 127.0.0.1 only, because the second variable disables
-clusters of several machines.
+The first variable disables usage statistics. The second disables clusters of several machines, so
+that Ray listens on 127.0.0.1 only.
 """
 
 
 class RayPool:
-    """Tasks of a Ray cluster that run units, like the processes of a `WorkerPool`.
+    """Pool of Ray tasks that run units of work, with the same interface as `WorkerPool`.
 
-    The unit of a worker that dies is restarted, and all tasks end with the pool's owner. Every node
-    needs the same files at the same paths, and the same version of bertkit. The next command waits
-    with flock for workers whose owner was killed; on other machines this requires a file system
-    with flock across machines, such as NFS 4.
+    If a worker dies, its unit is restarted. All tasks end when the process that created the pool
+    ends. Every node of the cluster must have the same files at the same paths, and the same version
+    of bertkit.
+
+    If the process that created the pool is killed, the next command waits with flock until the
+    workers have ended. For workers on other machines, this requires a file system that supports
+    flock across machines, such as NFS 4.
 
     Raises:
-        ConfigError: If Ray is not installed or the cluster cannot be reached.
+        ConfigError: If Ray is not installed, or the cluster cannot be reached.
     """
 
     def __init__(self, worker: WorkerTask, processes: int | None) -> None:
         self._worker, self._processes = worker, processes
         self._units: dict[Any, int] = {}
-        """Unit of each running task. A task is the generator of its messages."""
+        """Index of the unit that each running task processes. A task is a generator of messages."""
         self._opened = ExitStack()
 
     def __enter__(self) -> RayPool:
         self._ray = self._opened.enter_context(connected(self._processes))
         self._processes = self._processes or int(self._ray.cluster_resources().get("CPU", 1))
-        # `run` restarts units. Retries by Ray are not logged and never end if memory is low.
+        # `run` restarts units itself, because Ray does not log its retries, and repeats them
+        # endlessly if memory is low.
         remote = self._ray.remote(num_cpus=1, max_retries=0)
         self._task = remote(_task).options(num_returns="streaming")
         return self
@@ -66,10 +70,10 @@ class RayPool:
         self._opened.close()
 
     def run(self, step: Step, units: dict[int, Unit]) -> Iterator[tuple[int, Message]]:
-        """Run a step for all units, like `WorkerPool.run`.
+        """Run a step for all units and yield their messages, like `WorkerPool.run`.
 
         Raises:
-            DeviceError: If a node cannot run bertkit.
+            DeviceError: If a node of the cluster cannot run bertkit.
         """
         ray, waiting, tries = self._ray, iter(units), Tries()
         for number in islice(waiting, self._processes):
@@ -80,7 +84,7 @@ class RayPool:
             try:
                 message = ray.get(next(task))
             except ray.exceptions.RayTaskError as error:
-                # Errors of the worker are sent as messages.
+                # This is not an error of the worker, which would be sent as a message.
                 raise DeviceError(
                     f"a node of the Ray cluster cannot run bertkit: {error}"
                 ) from None
@@ -106,8 +110,12 @@ class RayPool:
 def _task(
     worker: WorkerTask, folder: Path, step: Step, number: int, unit: Unit
 ) -> Iterator[Message | Exception]:
-    """Run a unit in a Ray process, in the directory of its owner, because paths may be relative."""
-    # A task has one core.
+    """Run a unit in a Ray process.
+
+    The process first changes to the working directory of the command, because paths may be
+    relative.
+    """
+    # Each task has only one core.
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     try:
         os.chdir(folder)
@@ -122,15 +130,16 @@ def _task(
 
 @contextmanager
 def connected(processes: int | None) -> Iterator[Any]:
-    """Connect to the Ray cluster of RAY_ADDRESS, or start one on this machine for the block.
+    """Connect to the Ray cluster in RAY_ADDRESS, and disconnect at the end of the `with` block.
 
-    If the calling application is already connected to Ray, its connection is used and stays open.
+    If RAY_ADDRESS is not set, a cluster is started on this machine. If this process is already
+    connected to Ray, the existing connection is used and stays open.
 
     Args:
-        processes: Number of processes of a local cluster. Default: the number of cores.
+        processes: Number of processes of a cluster on this machine. Default: the number of cores.
 
     Raises:
-        ConfigError: If Ray is not installed or the cluster cannot be reached.
+        ConfigError: If Ray is not installed, or the cluster cannot be reached.
     """
     loaded = sys.modules.get("ray")
     if loaded is not None and loaded.is_initialized():
@@ -140,7 +149,7 @@ def connected(processes: int | None) -> Iterator[Any]:
     if address == "local":
         for name, value in ALONE.items():
             os.environ.setdefault(name, value)
-        # Otherwise Ray creates a token and stores it in the home directory.
+        # Without this variable, Ray creates a token and stores it in the home directory.
         os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     try:
         import ray
@@ -149,7 +158,7 @@ def connected(processes: int | None) -> Iterator[Any]:
             "engine = 'ray' requires Ray; run pip install 'bertkit[cleaning]'"
         ) from None
     with ExitStack() as stack:
-        # Ray prints messages about dead workers to stdout.
+        # stdout is redirected, because Ray prints messages about dead workers to it.
         stack.enter_context(redirect_stdout(sys.stderr))
         options: dict[str, Any] = {}
         if address == "local":
@@ -159,7 +168,7 @@ def connected(processes: int | None) -> Iterator[Any]:
                 "num_gpus": 0,
                 "include_dashboard": False,
                 "object_store_memory": OBJECT_STORE_BYTES,
-                # A subdirectory, because Ray makes its directory accessible to all users.
+                # Ray makes its directory accessible to all users, so it gets a subdirectory.
                 "_temp_dir": f"{folder}/r",
             }
         try:
@@ -182,8 +191,8 @@ def _check_address(address: str) -> None:
     """Check that a cluster can be reached. Ray itself would retry for many minutes.
 
     Raises:
-        OSError: If no process listens at the address.
-        ConfigError: If the address is for Ray Client.
+        OSError: If the address does not accept connections.
+        ConfigError: If the address is for Ray Client, which is not supported.
     """
     if address.startswith("ray://"):
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""Remote directories, in an object store or on a web server, whose files are copied on demand."""
+"""Remote directories in object stores or on web servers. Files are downloaded when needed."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ from bertkit import storage
 from bertkit.errors import BertkitError, ConfigError, DataError
 
 CACHE, LIMIT = "BERTKIT_CACHE", "BERTKIT_CACHE_GB"
-"""Environment variables: the cache directory, and the maximum size of a corpus in it."""
+"""Environment variables that set the cache directory, and the maximum size of a corpus in the
+cache in gigabytes."""
 
 PASSWORD = re.compile(r"//[^/@]*:[^/@]*@")
 
 TRIES, WAIT = 3, 1.0
-"""Number of attempts per file, and seconds before the second attempt. Each further wait is four
-times as long."""
+"""Number of attempts to read a file, and seconds between the first and second attempt. The wait
+before each further attempt is four times as long."""
 
 
 class FileInfo(NamedTuple):
@@ -34,7 +35,7 @@ class FileInfo(NamedTuple):
 
 
 class _CopyError(Exception):
-    """A file could not be copied, or differs from the manifest."""
+    """A file could not be downloaded, or differs from the manifest."""
 
 
 def is_url(path: str | Path) -> bool:
@@ -44,31 +45,34 @@ def is_url(path: str | Path) -> bool:
 
 @dataclass(frozen=True)
 class RemoteDirectory:
-    """A remote directory and the local directory of its cached files."""
+    """Remote directory, and the local directory that caches its files."""
 
     url: str
     folder: Path
+    """Local directory."""
     files: Any
-    """File system of fsspec."""
+    """File system object of fsspec."""
     root: str
-    """Path of the directory in the file system."""
+    """Path of the remote directory in the file system."""
 
     @staticmethod
     def open(url: str) -> RemoteDirectory:
-        """Download the manifest, whose hash is the name of the local directory, and the tokenizer.
+        """Open a remote directory: download its manifest and tokenizer to a local directory.
+
+        The name of the local directory is the hash of the manifest.
 
         Raises:
             DataError: If the directory cannot be reached.
-            ConfigError: If the protocol is unknown or not installed, or the URL contains a
-                password.
+            ConfigError: If the protocol of the URL is unknown, the package for it is not installed,
+                or the URL contains a password.
         """
         from fsspec.core import url_to_fs
 
         url = url.rstrip("/")
         if PASSWORD.search(url):
             raise ConfigError(
-                "corpus: URLs with a password are not supported, because run.json would contain "
-                "it; use the environment variables or credential files of the store"
+                "corpus: a URL must not contain a password, because it would be saved in run.json; "
+                "use the environment variables or credential files of the store"
             )
         try:
             files, root = url_to_fs(url)
@@ -97,13 +101,13 @@ class RemoteDirectory:
         content: bytes = self._retry(name, lambda path: self.files.cat_file(path, 0, most))
         if len(content) > storage.VOCABULARY:
             raise DataError(
-                f"{self.url}/{name}: {len(content):,} bytes, the limit is {storage.VOCABULARY:,}; "
-                "check that this is a corpus"
+                f"{self.url}/{name}: has {len(content):,} bytes, limit {storage.VOCABULARY:,}; "
+                "check that the URL is a corpus"
             )
         return content
 
     def names(self, folder: str) -> list[str]:
-        """Return the names of the files in a directory.
+        """Return the names of the tokenizer files (.json, .txt and .model) in a directory.
 
         Raises:
             DataError: If the directory cannot be read.
@@ -113,16 +117,16 @@ class RemoteDirectory:
         return [path.name for path in paths if path.suffix in (".json", ".txt", ".model")]
 
     def fetch(self, files: Mapping[str, FileInfo]) -> None:
-        """Download missing files.
+        """Download the files that are not in the local directory.
 
-        The least recently used files are deleted if the limit requires it. Processes of one machine
-        download one after another.
+        If the size limit of the cache would be exceeded, the least recently used files are deleted.
+        A lock prevents several processes of a machine from downloading at the same time.
 
         Args:
-            files: Size and hash of each file.
+            files: Expected size and hash of each file, by name.
 
         Raises:
-            DataError: If a file cannot be downloaded after several attempts, or differs from the
+            DataError: If several attempts to download a file fail, or a file differs from the
                 manifest.
         """
         with (self.folder / ".lock").open("w") as lock:
@@ -168,23 +172,21 @@ class RemoteDirectory:
             path.unlink()
 
     def _retry(self, name: str, request: Any) -> Any:
-        """Return the result of a request, which is retried if it fails."""
+        """Call a request for a file, retry if it fails, and return its result."""
         for number in range(TRIES):
             if number:
                 time.sleep(WAIT * 4 ** (number - 1))
             try:
                 return request(f"{self.root}/{name}")
             except FileNotFoundError:
-                raise DataError(f"{self.url}/{name} not found; check that it is a corpus") from None
-            # Errors of the local disk are not retried.
+                raise DataError(f"{self.url}/{name} not found; check the corpus URL") from None
+            # Requests are not retried after errors of the local disk.
             except BertkitError:
                 raise
-            # Each store raises its own exceptions.
+            # Each type of store raises its own exceptions.
             except Exception as error:
                 reason = _reason(error)
-        raise DataError(
-            f"{self.url}/{name}: {TRIES} attempts failed ({reason}); run it again later"
-        )
+        raise DataError(f"{self.url}/{name}: {TRIES} attempts failed ({reason}); try again later")
 
 
 def _reason(error: Exception) -> str:

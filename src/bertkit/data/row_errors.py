@@ -1,4 +1,4 @@
-"""Errors of several rows, reported together."""
+"""Functions that collect the errors of several rows and report them together."""
 
 from __future__ import annotations
 
@@ -10,23 +10,25 @@ from bertkit.console import say
 from bertkit.errors import DataError
 
 MAX_LINES, MAX_NAMES = 100, 5
-"""Maximum number of bad rows that are logged, one per line, and of names in a message."""
+"""Maximum number of invalid rows that are logged, and maximum number of names in a message."""
 
 MAX_ROW_ERRORS = 1000
-"""Number of bad rows after which reading stops, because perhaps all rows are invalid."""
+"""Number of invalid rows after which reading stops, because all rows may be invalid."""
 
 R = TypeVar("R")
 T = TypeVar("T")
 
 
 class BadRows(DataError):
-    """Several rows of a file cannot be used. `each` contains one message per row."""
+    """Several rows of a file cannot be used. `each` contains one message per invalid row."""
 
     each: Sequence[str] = ()
 
 
 def read_each(read: Callable[[T], R], rows: Iterable[T]) -> list[R]:
-    """Return `read(row)` for each row.
+    """Call a function for each row, and return the results.
+
+    Rows after an invalid row are also read, so that one error reports all invalid rows.
 
     Raises:
         DataError: If one row cannot be used.
@@ -45,7 +47,7 @@ def read_each(read: Callable[[T], R], rows: Iterable[T]) -> list[R]:
 
 
 def raise_errors(bad: Sequence[DataError]) -> None:
-    """Raise the errors of bad rows, if there are any.
+    """Raise the errors of invalid rows as one error, if there are any.
 
     Raises:
         DataError: If there is one error.
@@ -64,12 +66,12 @@ def raise_errors(bad: Sequence[DataError]) -> None:
 
 
 def location_of(message: str) -> str:
-    """Return the location that a message begins with, such as `rows.csv:17`."""
+    """Return the location at the beginning of a message, such as `rows.csv:17`."""
     return message.split(": ")[0]
 
 
 def shorten_list(names: Iterable[str]) -> str:
-    """Return the first few names, and the number of further names."""
+    """Join names with commas. Only the first few are listed, with the number of the others."""
     texts = list(names)
     text = ", ".join(texts[:MAX_NAMES])
     return text if len(texts) <= MAX_NAMES else f"{text} and {len(texts) - MAX_NAMES:,} more"
@@ -77,7 +79,7 @@ def shorten_list(names: Iterable[str]) -> str:
 
 @contextmanager
 def log_errors() -> Iterator[None]:
-    """Log what is wrong with each of several bad rows."""
+    """Log one message per invalid row if code in the `with` block raises `BadRows`."""
     try:
         yield
     except BadRows as error:
@@ -86,11 +88,11 @@ def log_errors() -> Iterator[None]:
 
 
 def log_messages(each: Sequence[str], before: str = "") -> None:
-    """Log one line per message, up to `MAX_LINES`.
+    """Log each message on its own line, up to `MAX_LINES` lines.
 
     Args:
         each: The messages.
-        before: Prefix of each line.
+        before: Text before each message.
     """
     for message in each[:MAX_LINES]:
         say(f"{before}{message}")

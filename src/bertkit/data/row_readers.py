@@ -1,4 +1,4 @@
-"""Rows of files and of Python objects, in the same form for every task."""
+"""Rows that are read from files or Python objects, in one form that all tasks use."""
 
 from __future__ import annotations
 
@@ -22,31 +22,34 @@ from bertkit.errors import DataError, did_you_mean
 R = TypeVar("R")
 
 TABLES = (".tsv", ".csv", ".jsonl")
-"""File types of rows that may also be .gz."""
+"""Types of files with rows that may be compressed (.gz)."""
 
 SEPARATORS = {".csv": ",", ".tsv": "\t", ".txt": "\t"}
-"""Separator of columns by file type."""
+"""Character that separates columns, by file type."""
 
 NAMES = {",": "comma", ";": "semicolon", "\t": "tab"}
-"""Names of separators, for messages."""
+"""Names of separators, for error messages."""
 
 WORDS = ("tab", "space")
-"""Separators that are written as words."""
+"""Separators that the user writes as a word."""
 
 
 class Rows:
-    """Columns of values, and the location of each row.
+    """Table of rows with named columns, and the location of each row.
 
-    Values are text in .csv and .tsv, JSON values in .jsonl, and any values in memory. A value is
-    UNSET if the row lacks the field.
+    Values are strings if they are read from .csv or .tsv files, and JSON values if they are read
+    from .jsonl files. Rows in memory can contain any values. If a row does not have a field, its
+    value is UNSET.
 
     Attributes:
-        name: The file, or the name of the value in Python.
+        name: Path of the file, or name of the argument in Python.
         columns: Names of the columns.
-        summary: Message about the columns, which the user can check.
-        header: If true, the first line of the file is a header line.
-        separator: Separator of the columns; empty if the format stores types, such as JSON.
-        lines: Line where each row begins, from 1; None if rows are numbered from 0.
+        summary: Message that lists the columns, so that the user can check them.
+        header: Whether the first line of the file contains the names of the columns.
+        separator: Character that separates the columns, or an empty string if the values have
+            types, as in JSON.
+        lines: Number of the line at which each row begins, starting at 1, or None if rows are
+            numbered from 0.
     """
 
     def __init__(
@@ -59,15 +62,17 @@ class Rows:
         text: Callable[[Any], str] = str,
         plain: Callable[[Any], Any] | None = None,
     ) -> None:
-        """Collect columns of equal length.
+        """Create a table from columns of equal length.
 
         Args:
-            name: The file, or the name of the value in Python.
+            name: Path of the file, or name of the argument in Python.
             values: The values of each column.
-            lines: Line where each row begins, from 1. Default: rows are numbered from 0.
-            prefix: Name that precedes the number of a row. Default: the name.
+            lines: Number of the line at which each row begins, starting at 1. Default: rows are
+                numbered from 0.
+            prefix: Name that precedes the number of a row in a location. Default: `name`.
             text: Function that converts a value to text.
-            plain: Function that converts a value to JSON. Default: values are JSON.
+            plain: Function that converts a value to a JSON value. Default: values are JSON values
+                already.
         """
         self.name = name
         self.columns = list(values)
@@ -82,16 +87,19 @@ class Rows:
 
     @classmethod
     def read(cls, path: Path, *, header: bool = True, separator: str | None = None) -> Rows:
-        """Read a .tsv or .txt (without quoting), .csv (quoted), .jsonl, or .parquet file, or .gz.
+        """Read a table from a .tsv, .txt, .csv, .jsonl, or .parquet file.
+
+        Values in .csv files may be quoted, and values in .tsv and .txt files may not. All files
+        except .parquet may be compressed (.gz).
 
         Args:
-            path: The file. Stdin is JSON Lines if it begins with `{`, tab-separated if its first
-                line contains a tab, and CSV otherwise.
-            header: If true, the first line contains the names of the columns. If false, the columns
+            path: The file. Stdin is read as JSON Lines if it begins with `{`, as tab-separated
+                values if its first line contains a tab, and otherwise as CSV.
+            header: Whether the first line contains the names of the columns. If false, the columns
                 are called "1", "2", and so on.
-            separator: Character that separates columns, `tab`, or `space` to split a line after its
-                first word. Default: a comma in .csv, otherwise a tab. If set, the file may have any
-                suffix.
+            separator: Character that separates columns, or the word `tab`. The word `space` splits
+                each line after its first word. If a separator is set, the file may have any
+                suffix. Default: a comma for .csv, and a tab for other files.
 
         Raises:
             DataError: If the file cannot be read.
@@ -126,7 +134,7 @@ class Rows:
 
     @classmethod
     def collect(cls, name: str, records: Iterable[Mapping[Any, Any]], **options: Any) -> Rows:
-        """Collect the columns of records, which may have different fields."""
+        """Create a table from records, which may have different fields."""
         values: dict[str, list[Any]] = {}
         count = 0
         for count, record in enumerate(records, 1):
@@ -157,10 +165,11 @@ class Rows:
         """Check that all rows have the same number of columns.
 
         Args:
-            *names: The only columns that are used. Rows may then have more or fewer others.
+            *names: The only columns that are used. If this is set, rows may differ in the number of
+                other columns.
 
         Raises:
-            DataError: If a row has another number of columns.
+            DataError: If the number of columns differs between rows.
         """
         needed = max((self.columns.index(name) + 1 for name in names), default=None)
         raise_errors(
@@ -175,10 +184,10 @@ class Rows:
         )
 
     def texts(self, column: str) -> Sequence[str]:
-        """Return the values of a column as text; empty text for missing values.
+        """Return the values of a column as text. Missing values become empty strings.
 
         Raises:
-            DataError: If a row lacks the column, or a value is not text, a number, or a list.
+            DataError: If a row does not have the column, or a value cannot be converted to text.
         """
         values = self._values[column]
         if self.separator:
@@ -195,14 +204,14 @@ class Rows:
                 return self._text(value)
             except TypeError:
                 raise DataError(
-                    f"{self.where(index)}: column {column!r} contains {type(value).__name__}; use "
-                    "text, numbers, or lists, or remove the column"
+                    f"{self.where(index)}: column {column!r} contains a {type(value).__name__}; "
+                    "use text, numbers, or lists, or remove the column"
                 ) from None
 
         return read_each(text, range(len(values)))
 
     def record(self, index: int) -> dict[str, Any]:
-        """Return the fields of a row as JSON values."""
+        """Return the fields of a row, as JSON values by name."""
         fields = {name: column[index] for name, column in self._values.items()}
         return {
             name: value if self._plain is None else self._plain(value)
@@ -228,11 +237,11 @@ class Rows:
 
 
 Source = Path | Rows
-"""File or rows that a task reads."""
+"""Source of a task's examples: a file, or rows."""
 
 
 def read_records(read: Callable[[str, dict[str, Any]], R], source: Source) -> list[R]:
-    """Return `read(location, fields)` for the rows of a .jsonl file, or for rows.
+    """Call `read(location, fields)` for each row of a .jsonl file or table, and return the results.
 
     Raises:
         DataError: If one row cannot be used.
@@ -249,7 +258,7 @@ def read_records(read: Callable[[str, dict[str, Any]], R], source: Source) -> li
 
 
 def has_records(source: Source) -> bool:
-    """Return whether a source is rows or a .jsonl file."""
+    """Return whether a source is a table of rows or a .jsonl file."""
     return isinstance(source, Rows) or suffix(source) == ".jsonl"
 
 
@@ -265,7 +274,7 @@ def _as_text(value: Any) -> str:
 
 
 def _check_separator(path: Path, first: str, separator: str) -> None:
-    """Raise a DataError if the header line contains only other separators."""
+    """Raise a DataError if the header line contains another separator instead of this one."""
     if separator in first:
         return
     for other in NAMES:
@@ -273,13 +282,13 @@ def _check_separator(path: Path, first: str, separator: str) -> None:
             written = "tab" if other == "\t" else repr(other)
             raise DataError(
                 f"{path}: the header line contains no {NAMES[separator]} but a {NAMES[other]}; "
-                f"set --separator {written} if it separates the columns"
+                f"set --separator {written} if the {NAMES[other]} separates the columns"
             )
 
 
 def _split_lines(path: Path, text: str, separator: str) -> tuple[list[int], list[list[str]]]:
     lines, cells = [], []
-    spaces = None if separator == "space" else " "  # A row of empty cells is a row.
+    spaces = None if separator == "space" else " "  # A line of tabs is a row of empty cells.
     for number, line in enumerate(text.split("\n"), 1):
         line = line.removesuffix("\r")
         if line.strip(spaces):
@@ -289,7 +298,7 @@ def _split_lines(path: Path, text: str, separator: str) -> tuple[list[int], list
 
 
 def _split_csv(path: Path, text: str, separator: str) -> tuple[list[int], list[list[str]]]:
-    csv.field_size_limit(max(csv.field_size_limit(), len(text)))  # A cell may hold a document.
+    csv.field_size_limit(max(csv.field_size_limit(), len(text)))  # A cell may be a long document.
     rest = (f"{line}\n" for line in text.split("\n"))
     reader = csv.reader(rest, strict=True, delimiter=separator)
     lines, cells, line = [], [], 1
@@ -314,7 +323,7 @@ def _with_header(path: Path, lines: list[int], cells: list[list[str]], header: b
                 "--no-header if the first line is data"
             )
         if len(cells) == 1:
-            raise DataError(f"{path}: only a header line, no rows; set --no-header if it is data")
+            raise DataError(f"{path}: only a header line; set --no-header if the line is data")
         del lines[0], cells[0]
         repeated = next((at for at, row in zip(lines, cells, strict=True) if row == first), None)
     else:
@@ -327,5 +336,5 @@ def _with_header(path: Path, lines: list[int], cells: list[list[str]], header: b
     if not header:
         rows.summary += " (no header line)"
     if repeated is not None:
-        rows.summary += f"; warning: line {repeated:,} repeats the header line; remove it"
+        rows.summary += f"; warning: line {repeated:,} repeats the header line; remove this line"
     return rows

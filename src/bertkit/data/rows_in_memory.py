@@ -1,7 +1,8 @@
-"""Rows in memory.
+"""Conversion of Python objects to rows.
 
-Rows are a DataFrame (pandas or polars), a `datasets.Dataset`, a pyarrow table, a mapping of
-columns, a column of texts, dicts, or (text, label) and (text, pair, label) tuples.
+An object with rows can be a DataFrame (pandas or polars), a `datasets.Dataset`, a pyarrow table, a
+mapping from names to columns, a single column of texts, or a list of dicts or of tuples (text,
+label) or (text, pair, label).
 """
 
 from __future__ import annotations
@@ -18,24 +19,24 @@ from bertkit.data.values import is_missing, json_value, text_of
 from bertkit.errors import DataError
 
 TUPLES = {1: ("text",), 2: ("text", "label"), 3: ("text", "pair", "label")}
-"""Columns of tuples, by length."""
+"""Names of the columns that tuples contain, by length of the tuples."""
 
 KINDS = "a DataFrame, (text, label) tuples, dicts, or a file"
 
 
 def is_rows(items: Any) -> bool:
-    """Return whether items are rows with columns, or a column, rather than a list of texts."""
+    """Return whether an object contains rows or is a column, and is not a list of texts."""
     if isinstance(items, str | bytes | tuple):
         return False
     if isinstance(items, Path | Mapping) or _is_table(items):
         return True
     if isinstance(items, Sequence):
         return bool(items) and isinstance(items[0], Mapping)
-    return isinstance(items, Sized)  # A column of pandas or numpy.
+    return isinstance(items, Sized)  # This is a column of pandas or numpy.
 
 
 def as_list(texts: Any, column: str | None = None) -> Any:
-    """Return one text as a list, and rows as their texts."""
+    """Convert a single text or rows to a list of texts. Other values are returned unchanged."""
     if isinstance(texts, str):
         return [texts]
     return texts_of(texts, column, "texts") if is_rows(texts) else texts
@@ -43,21 +44,22 @@ def as_list(texts: Any, column: str | None = None) -> Any:
 
 def are_examples(rows: Any) -> bool:
     """Return whether rows are examples of a task."""
-    # A pandas column has a method called `where`.
+    # The attribute `where` of an example is a string. In a pandas column, it is a method.
     return (
         isinstance(rows, Sequence) and bool(rows) and isinstance(getattr(rows[0], "where", 0), str)
     )
 
 
 def rows_of(value: Any, name: str) -> Rows:
-    """Return the rows of a value in memory.
+    """Convert a Python object to rows.
 
     Args:
-        value: The rows.
-        name: Name of the value in Python. Messages contain `name[4]`, or `name.iloc[4]` for pandas.
+        value: The object.
+        name: Name of the argument in Python. Messages refer to a row as `name[4]`, or as
+            `name.iloc[4]` for pandas.
 
     Raises:
-        DataError: If the value is not rows.
+        DataError: If the object does not contain rows, or there are no rows.
     """
     if not (hasattr(value, "__iter__") or is_rows(value)):
         raise DataError(f"{name}: unsupported type {type(value).__name__}; pass {KINDS}")
@@ -74,17 +76,17 @@ def rows_of(value: Any, name: str) -> Rows:
         )
         rows = Rows.collect(name, items, **options)
     if not len(rows):
-        raise DataError(f"{name}: no rows")
+        raise DataError(f"{name}: no rows; pass at least one row")
     return rows
 
 
 def texts_of(rows: Any, text: str | None, name: str) -> Sequence[str]:
-    """Return the texts of rows, or of a file of rows.
+    """Return the texts in the rows of a Python object or of a file.
 
     Args:
-        rows: The rows, texts, or a Path.
-        text: The column of the texts. Default: a column with a known name.
-        name: Name of the rows in Python.
+        rows: A list of texts, an object that contains rows, or the Path of a file with rows.
+        text: Column that contains the texts. Default: a column with a known name.
+        name: Name of the argument in Python, for error messages.
 
     Raises:
         DataError: If a text is empty, or no column has a known name.
@@ -100,10 +102,10 @@ def texts_of(rows: Any, text: str | None, name: str) -> Sequence[str]:
 
 
 def name_of(rows: Any) -> str | None:
-    """Return the name of a `datasets.Dataset`, or the type of another table; None for others."""
+    """Return the name of a `datasets.Dataset`, the type of another table, or None."""
     if not _is_table(rows):
         return None
-    # `info` of a DataFrame is a method, which has no names.
+    # In a DataFrame, `info` is a method, which does not have these attributes.
     info = getattr(rows, "info", None)
     parts = [getattr(info, name, None) for name in ("dataset_name", "config_name")]
     parts.append(getattr(rows, "split", None))
@@ -118,7 +120,7 @@ def _is_table(rows: Any) -> bool:
 
 
 def _columns(rows: Any, name: str) -> dict[str, Sequence[Any]] | None:
-    """Return the columns of a table; None if the rows are a sequence of items."""
+    """Return the columns of a table by name, or None if the rows are a sequence of items."""
     if isinstance(rows, Mapping):
         return _read_columns(rows, name)
     if hasattr(rows, "features") or not _is_table(rows):
@@ -148,10 +150,10 @@ def _read_columns(columns: Mapping[Any, Any], name: str) -> dict[str, Sequence[A
 
 
 def read_dataset(rows: Any) -> Iterator[Mapping[str, Any]]:
-    """Yield the rows of a `datasets.Dataset`, with names of classes instead of their indices."""
+    """Yield the rows of a `datasets.Dataset`, with class indices replaced by class names."""
     named: dict[str, Callable[[Any], Any]] = {}
     for column, feature in (rows.features or {}).items():
-        # A list has the feature of its items.
+        # The feature of a list contains the feature of its items.
         kinds: tuple[Any, ...] = (feature, getattr(feature, "feature", None))
         for kind in kinds:
             if hasattr(kind, "int2str"):
@@ -162,7 +164,7 @@ def read_dataset(rows: Any) -> Iterator[Mapping[str, Any]]:
 
 def _classes(name: Callable[[Any], Any] | None, value: Any) -> Any:
     if name is None or value is None or (isinstance(value, int) and value < 0):
-        return value if name is None else None  # Published test sets contain -1.
+        return value if name is None else None  # Published test sets use -1 for unknown labels.
     return name(value)
 
 
@@ -193,7 +195,7 @@ def _item_records(rows: Any, name: str, prefix: str) -> Iterator[Mapping[Any, An
 
 
 def _are_columns(rows: Any) -> bool:
-    """Return whether a list or tuple contains columns rather than rows."""
+    """Return whether a list or tuple contains columns and not rows."""
     if not isinstance(rows, list | tuple) or len(rows) not in TUPLES:
         return False
     if any(hasattr(column, "to_pylist") or hasattr(column, "to_list") for column in rows):
@@ -203,7 +205,7 @@ def _are_columns(rows: Any) -> bool:
 
 
 def _cells(column: Any) -> Sequence[Any]:
-    """Return the values of a column of any library."""
+    """Convert a column of any library to a sequence of values."""
     for method in ("to_pylist", "to_list", "tolist"):
         if hasattr(column, method):
             cells: list[Any] = getattr(column, method)()

@@ -1,4 +1,4 @@
-"""Pretraining samples, built on access from a corpus of sentences."""
+"""Pretraining samples, which are built from the sentences of a corpus when they are accessed."""
 
 from __future__ import annotations
 
@@ -21,38 +21,40 @@ from bertkit.text.tokenizer import Tokenizer
 
 Ids = NDArray[np.int64]
 SAMPLING_VERSION = 3
-"""Version of the sampling code. A run resumes only with the same version."""
+"""Version of the sampling code. A run can be resumed only with the same version."""
 NEXT_CANDIDATES = 64
-"""Number of windows of other documents from which a false B is chosen."""
+"""Number of windows of other documents from which the best false B is chosen."""
 SENTENCE_MARKS = tuple(".!?…。！？")
 FIRST_SHARE = 0.9
 WORD_MARKS = "Ġ▁"
-"""Prefixes of a word's first token, in byte-level BPE and in Unigram vocabularies."""
+"""Characters that mark the first token of a word in byte-level BPE and Unigram vocabularies."""
 
 
 class Sampling(Settings, frozen=True):
-    """Settings of how samples are built from documents."""
+    """Settings that determine how samples are built from documents."""
 
     pairs: Literal["nsp", "sop", "none"] = "nsp"
-    """nsp: sentences A and B, where B follows A or comes from another document. sop: A and B in
-    order or swapped. none: consecutive sentences.
+    """Content of a sample. nsp: texts A and B, where B follows A or comes from another document
+    (next sentence prediction). sop: consecutive texts A and B, in order or swapped (sentence order
+    prediction). none: consecutive sentences.
     """
     cross_documents: bool = False
-    """If true, samples without pairs cross document boundaries, with a separator (RoBERTa's
-    full-sentences). If false, they stop there (doc-sentences).
+    """Whether samples without pairs cross document boundaries, which are marked with a separator
+    (RoBERTa's full-sentences). If false, a sample ends with its document (doc-sentences).
     """
     length: Annotated[int, Meta(ge=8)] = 128
     """Maximum number of tokens per sample, including special tokens."""
     first_length: Annotated[int, Meta(ge=8)] | None = None
-    """Shorter length for the first part of the run; BERT used 128 before 512."""
+    """Maximum number of tokens per sample in the first part of the run. BERT used 128 before 512.
+    """
     first_share: Annotated[float, Meta(ge=0.0, le=1.0)] = FIRST_SHARE
-    """Fraction of the steps with `first_length`."""
+    """Fraction of the training steps that use `first_length`."""
     short_seq_probability: Annotated[float, Meta(ge=0.0, le=1.0)] = 0.1
-    """Fraction of samples with a shorter length, sampled uniformly from 2 tokens, so that the model
-    is trained on short texts.
+    """Fraction of samples that are shortened, so that the model is also trained on short texts. The
+    length of these samples is random and uniformly distributed, from 2 tokens to the maximum.
     """
     held_out: Annotated[float, Meta(ge=0.0, lt=0.5)] = 0.01
-    """Fraction of the tokens, in complete documents, to hold out for evaluation; 0 holds out none.
+    """Fraction of the tokens to hold out for evaluation, in complete documents. 0 disables this.
     """
 
     def __post_init__(self) -> None:
@@ -64,7 +66,7 @@ class Sampling(Settings, frozen=True):
 
 @dataclass(frozen=True)
 class Sample:
-    """One masked sequence.
+    """Masked sequence of tokens, with the original ids of the masked tokens.
 
     Shapes:
         ids, types: (T,).
@@ -76,8 +78,8 @@ class Sample:
     masked_positions: Ids
     labels: Ids
     pair: int | None
-    """nsp: 0 if B follows A, 1 if B is from another document. sop: 0 in order, 1 swapped.
-    transformers uses the same values.
+    """Label of the pair, with the same values as in transformers. nsp: 0 if B follows A, and 1 if B
+    is from another document. sop: 0 if A and B are in order, and 1 if they are swapped.
     """
 
     def __len__(self) -> int:
@@ -85,18 +87,19 @@ class Sample:
 
 
 class Samples(Shuffled[Sample]):
-    """The samples of documents. A sample depends only on (seed, epoch, index).
+    """Samples of documents. A sample depends only on the seed, the epoch, and its index.
 
-    Documents are split once into windows of sentences. In every epoch, the division of a window
-    into A and B, the document of a false B, and the masks are sampled again. With pairs, a window
-    ends with the sentence that fills a sample, and the sample is truncated. Without pairs, a window
-    contains the complete sentences that fit.
+    Documents are split into windows of sentences once. In every epoch, each window is randomly
+    divided into A and B again, and the documents of false Bs and the masks are also sampled again.
+    If samples are pairs, a window includes the sentence that exceeds the length, and the sample is
+    truncated. Otherwise, a window only contains the complete sentences that fit.
 
-    The procedure follows google-research/bert `create_pretraining_data.py`, but no statistic of
-    tokens distinguishes true pairs from false ones. A true and a false B are found for every
-    sample, and the lengths are fixed before one of them is selected at random. A false B ends a
-    window of another document, just as the true B ends its own window. The sentences that a false B
-    replaces are not used until the next epoch.
+    The procedure follows `create_pretraining_data.py` of google-research/bert, with one difference:
+    no statistic of the tokens distinguishes true pairs from false pairs. For every sample, a true B
+    and a false B are found, and their lengths are made equal, before one of them is selected at
+    random. A false B is the end of a window in another document, just as the true B is the end of
+    the current window. If the false B is selected, the sentences of the true B are not used until
+    the next epoch.
     """
 
     def __init__(
@@ -117,7 +120,7 @@ class Samples(Shuffled[Sample]):
         try:
             self.starts_word = tokenizer.starts_word
         except TokenizerError:
-            # The tokens do not show where words begin: any token may begin one.
+            # The vocabulary does not mark the beginnings of words, so any token may begin a word.
             self.starts_word = np.ones(tokenizer.vocab_size, dtype=bool)
         self.opens = np.array([token.lstrip(WORD_MARKS)[:1].isupper() for token in tokens])
         self.closes = np.array([token.endswith(SENTENCE_MARKS) for token in tokens])
@@ -173,7 +176,7 @@ class Samples(Shuffled[Sample]):
         return Sample(masked, np.concatenate(types), positions, labels[positions], pair)
 
     def _parts(self, index: int, rng: np.random.Generator) -> tuple[list[Ids], int | None]:
-        """Return the text, or A and B, of a sample, and the label of the pair."""
+        """Return the parts of a sample (one text, or A and B), and the label of the pair."""
         first, last, size = self._window(index, rng)
         if self.sampling.pairs == "none":
             return _cut([self._running(first, last)], self.capacity, rng), None
@@ -189,8 +192,9 @@ class Samples(Shuffled[Sample]):
     def _window(self, index: int, rng: np.random.Generator) -> tuple[int, int, int]:
         """Return the first and last sentence (exclusive) of a sample, and its number of tokens.
 
-        A shorter sample ends with the sentence that reaches its size. For sentence order it may
-        begin with that sentence instead, so that neither A nor B is longer on average.
+        A shortened sample ends with the sentence in which its size is reached. For sentence order
+        prediction, half of these samples are counted from the end of the window and begin with
+        that sentence, so that neither A nor B is longer on average.
         """
         first, last = map(int, self.windows[index])
         if rng.random() >= self.sampling.short_seq_probability:
@@ -202,11 +206,12 @@ class Samples(Shuffled[Sample]):
         return first, min(last, int(starts.searchsorted(starts[first] + size))), size
 
     def _divide(self, first: int, last: int, rng: np.random.Generator) -> tuple[Ids, Ids]:
-        """Split a window into A and B between two sentences, or else between two words.
+        """Split a window into A and B, between two sentences or within a single sentence.
 
-        The start and the end of a sentence show which half comes first. For sentence order, a
-        single sentence therefore loses at least two tokens at each end: the final punctuation mark,
-        and perhaps a quotation mark.
+        A single sentence is split between two words, if possible. The model could detect which half
+        comes first from the start and the end of the sentence. For sentence order prediction, at
+        least two tokens are therefore removed at each end: the end of a sentence is a punctuation
+        mark, possibly with a quotation mark.
         """
         if last - first > 1:
             middle = int(rng.integers(first + 1, last))
@@ -226,13 +231,13 @@ class Samples(Shuffled[Sample]):
     def _sample_false_b(
         self, first: int, last: int, size: int, b: Ids, rng: np.random.Generator
     ) -> Ids:
-        """Return the end of a window of another document that resembles the true B.
+        """Return a false B: the end of a window of another document that is similar to the true B.
 
-        The candidates are `NEXT_CANDIDATES` random windows of other documents. They are full if the
-        window of the true B is full, and otherwise end with their document, unless other documents
-        have no such windows. A candidate starts within a sentence if the true B does. The result is
-        the candidate with the closest length among candidates with the same form as the true B
-        (`_form`).
+        The candidates are `NEXT_CANDIDATES` random windows of other documents. If the window of the
+        true B is full, they are full windows too. Otherwise, they are windows that end with their
+        document. If other documents have no such windows, any windows are used. A candidate starts
+        within a sentence if the true B does. Among the candidates with the same form as the true B
+        (see `_form`), the one with the closest length is returned.
         """
         starts, documents = self.corpus.starts, self.corpus.document_starts
         document = int(documents.searchsorted(first, side="right"))
@@ -268,14 +273,18 @@ class Samples(Shuffled[Sample]):
         return candidates[0]
 
     def _form(self, tokens: Ids) -> tuple[bool, bool, bool] | None:
-        """Return whether tokens begin with a word and a capital, and end with a sentence mark."""
+        """Return the form of a text, or None if it is empty.
+
+        It consists of three values: whether the text begins with the first token of a word, whether
+        it begins with a capital letter, and whether it ends with the final mark of a sentence.
+        """
         if not len(tokens):
             return None
         begin, end = tokens[0], tokens[-1]
         return self.starts_word[begin], self.opens[begin], self.closes[end]
 
     def _running(self, first: int, last: int) -> Ids:
-        """Return consecutive sentences, with a separator between two documents."""
+        """Return the tokens of consecutive sentences, with a separator between documents."""
         starts, documents = self.corpus.starts, self.corpus.document_starts
         within = documents.searchsorted([first, last], side="right")
         ends = documents[within[0] : within[1]]
@@ -288,16 +297,16 @@ class Samples(Shuffled[Sample]):
 
 
 def split_documents(corpus: Corpus, share: float) -> tuple[Ids, Ids]:
-    """Return the documents to train on and the held-out documents.
+    """Split the documents of a corpus into documents to train on and held-out documents.
 
-    The held-out documents do not depend on the seed of a run, so that losses of two runs are
-    comparable. They are selected in random order, and a document that does not fit is skipped.
-    Fewer than four documents are never split.
+    The held-out documents do not depend on the seed of a run, so that the losses of two runs are
+    comparable. They are selected in random order, and a document that exceeds the remaining number
+    of tokens is skipped. A corpus of fewer than four documents is not split.
 
     Args:
         corpus: The corpus.
-        share: Maximum fraction of the tokens to hold out. If fewer than two documents fit, the two
-            smallest are held out.
+        share: Maximum fraction of the tokens to hold out. If fewer than two documents fit into
+            this fraction, the two smallest documents are held out.
 
     Returns:
         Indices of the documents to train on, and of the held-out documents.
@@ -319,9 +328,11 @@ def split_documents(corpus: Corpus, share: float) -> tuple[Ids, Ids]:
 
 
 def _cut(parts: Sequence[Ids], capacity: int, rng: np.random.Generator) -> list[Ids]:
-    """Truncate parts to fit. Each part loses tokens at its start or its end, chosen at random.
+    """Truncate the parts of a sample to a total of `capacity` tokens.
 
-    The longer part loses tokens until both are equally long; then both lose tokens.
+    If there are two parts, the longer part is truncated until both have the same length, and then
+    both are truncated equally. Each token is removed at random from the start or the end of its
+    part.
     """
     sizes = [len(part) for part in parts]
     surplus = sum(sizes) - capacity

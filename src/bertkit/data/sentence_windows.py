@@ -1,4 +1,4 @@
-"""Windows of consecutive sentences of documents. A window is the text of one sample."""
+"""Division of documents into windows of consecutive sentences. A window is the text of a sample."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ def windows(
 ) -> Ids:
     """Split documents into windows of consecutive sentences.
 
-    A window contains as many sentences as fit, and at least one. A sentence that fills a window is
-    longer than average. With `mirror`, every other document is therefore split from its end, so
-    that this sentence comes first as often as last.
+    A window contains as many sentences as fit, and at least one. The sentence in which a window
+    reaches its capacity is longer than the average sentence. With `mirror`, every other document is
+    therefore split from its end, so that this sentence is at the beginning of a window as often as
+    at the end.
 
     Args:
         corpus: The corpus.
         documents: Indices of the documents.
         capacity: Number of tokens of a window.
-        across: Whether to cross document boundaries, with a separator between documents.
-        fill: Whether to include the sentence that exceeds the capacity.
-        mirror: Whether to split every other document from its end.
+        across: Whether windows may cross document boundaries. A separator is counted for each.
+        fill: Whether a window includes the sentence that exceeds its capacity.
+        mirror: Whether every other document is split from its end.
 
     Returns:
         First and last sentence (exclusive) of each window.
@@ -36,7 +37,7 @@ def windows(
     starts, limits = corpus.starts, corpus.document_starts
     begin, end = limits[documents], limits[documents + 1]
     if across and len(documents):
-        # Adjacent documents of a shard are treated as one document.
+        # Adjacent documents in a shard are treated as one document.
         shards = np.cumsum([shard.documents for shard in corpus.shards])
         breaks = np.flatnonzero((np.diff(documents) > 1) | np.isin(documents[1:], shards))
         begin = begin[np.concatenate([[0], breaks + 1])]
@@ -63,7 +64,7 @@ def windows(
 
 
 def _backward(starts: Ids, begin: Ids, end: Ids, capacity: int) -> Ids:
-    """Return windows that are filled from the ends of documents backward."""
+    """Split documents into windows, beginning at the ends of the documents."""
     parts = [np.zeros((0, 2), dtype=np.int64)]
     while len(begin):
         first = starts.searchsorted(starts[end] - capacity, side="right") - 1

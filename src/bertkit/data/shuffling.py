@@ -1,7 +1,7 @@
-"""Shuffling and random numbers as pure functions of (seed, epoch, sample).
+"""Shuffling and random numbers that depend only on the seed, the epoch, and the sample.
 
-Nothing depends on earlier random numbers. A run can therefore stop at any step and resume with the
-same samples, without replaying earlier steps.
+They do not depend on random numbers that were generated earlier. A run can therefore stop at any
+step and resume with the same samples, without repeating earlier steps.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 EVALUATION_EPOCH = 2**32
-"""Epoch number of held-out samples, which training never reaches."""
+"""Epoch number that is used for held-out samples. Training never reaches this epoch."""
 
 T = TypeVar("T")
 
 
 class Purpose(enum.IntEnum):
-    """Purposes of random numbers. Each purpose has its own stream."""
+    """Purposes of random numbers. Each purpose has a separate stream of random numbers."""
 
     SAMPLE = 0
     MASK = 1
@@ -27,9 +27,9 @@ class Purpose(enum.IntEnum):
 
 
 def generator(seed: int, epoch: int, sample: int, purpose: Purpose) -> np.random.Generator:
-    """Return the random number generator of a sample.
+    """Create the random number generator for a sample and a purpose.
 
-    Source: Salmon et al. 2011 (Philox, counter-based).
+    The generator is counter-based (Philox, Salmon et al. 2011).
     """
     key = np.array([seed, epoch], dtype=np.uint64)
     counter = np.array([0, 0, purpose, sample], dtype=np.uint64)
@@ -37,11 +37,11 @@ def generator(seed: int, epoch: int, sample: int, purpose: Purpose) -> np.random
 
 
 class Permutation:
-    """A random permutation of 0 … size - 1, computed on access and never stored.
+    """Random permutation of the numbers from 0 to size - 1, which is computed when it is accessed.
 
-    A Feistel network is a bijection on a power of 4 that is at least `size`. Values outside the
-    range are permuted again until they are inside. Source: Black & Rogaway 2002, "Ciphers with
-    arbitrary finite domains".
+    A Feistel network permutes the numbers below a power of 4 that is at least `size`. A result that
+    is not less than `size` is permuted again until it is. Source: Black & Rogaway 2002, "Ciphers
+    with arbitrary finite domains".
     """
 
     ROUNDS = 6
@@ -54,7 +54,7 @@ class Permutation:
         self.keys = keys.random_raw(self.ROUNDS).astype(np.uint64)
 
     def __call__(self, index: NDArray[np.int64] | int) -> NDArray[np.int64]:
-        """Return the permuted values at these indices."""
+        """Return the values of the permutation at the given indices."""
         x = np.atleast_1d(np.asarray(index)).astype(np.uint64)
         if (x >= self.size).any():
             raise IndexError(f"indices must be less than {self.size}")
@@ -80,7 +80,7 @@ def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 class Shuffled(Generic[T]):
-    """Samples in an endless order that is shuffled again in every epoch."""
+    """Base class of endless sequences of samples, which are shuffled again in every epoch."""
 
     seed: int
 
@@ -89,20 +89,20 @@ class Shuffled(Generic[T]):
         raise NotImplementedError
 
     def sample(self, epoch: int, index: int) -> T:
-        """Return a sample as a pure function of the seed, the epoch and the index."""
+        """Return a sample. It depends only on the seed, the epoch, and the index."""
         raise NotImplementedError
 
     def with_probability(self, probability: float) -> Shuffled[T]:
-        """Return the same samples with a different masking probability."""
+        """Return a copy with a different masking probability."""
         raise NotImplementedError
 
     def batch(self, first: int, count: int, masked: float | None = None) -> list[T]:
-        """Return consecutive samples of the endless shuffled order.
+        """Return consecutive samples of the endless sequence.
 
         Args:
-            first: Index of the first sample.
+            first: Index of the first sample in the sequence.
             count: Number of samples.
-            masked: Masking probability. Default: the probability of the settings.
+            masked: Masking probability. Default: the probability in the settings.
         """
         if masked is not None:
             return self.with_probability(masked).batch(first, count)
@@ -117,6 +117,6 @@ class Shuffled(Generic[T]):
         return samples
 
     def evaluation(self, limit: int) -> list[T]:
-        """Return up to `limit` samples, evenly spaced. Their random choices are always the same."""
+        """Return up to `limit` evenly spaced samples for evaluation, which are always the same."""
         indices = np.unique(np.linspace(0, len(self) - 1, min(limit, len(self))).astype(int))
         return [self.sample(EVALUATION_EPOCH, int(index)) for index in indices]

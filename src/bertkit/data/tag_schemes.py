@@ -1,4 +1,4 @@
-"""Tag schemes: how the tags of words mark entities (IOB1, IOB2, BIOES)."""
+"""Tagging schemes, which define how the tags of words mark entities (IOB1, IOB2, BIOES)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bertkit.errors import DataError
 
 
 class Entity(NamedTuple):
-    """An entity of a sentence: the words [start, end)."""
+    """Entity: the words of a sentence from `start` to `end` (exclusive), and the entity type."""
 
     start: int
     end: int
@@ -23,10 +23,10 @@ class Entity(NamedTuple):
 
 
 class Masks(NamedTuple):
-    """Labels that may follow each other, begin a sentence, and end a sentence.
+    """Arrays that show which labels may follow each other, begin a sentence, and end a sentence.
 
     Shapes:
-        allowed: (L, L), indexed [from, to].
+        allowed: (L, L), indexed by a label and the label after it.
         starts, ends: (L,).
     """
 
@@ -41,25 +41,25 @@ _LIKE_A_TAG = re.compile(r"O|[BIES]-.*", re.DOTALL)
 
 @dataclass(frozen=True)
 class Scheme:
-    """The rules by which tags mark entities.
+    """Tagging scheme: the rules by which tags mark entities.
 
-    Source: Ramshaw & Marcus 1995; Ratinov & Roth 2009.
+    Sources: Ramshaw & Marcus 1995; Ratinov & Roth 2009.
     """
 
     name: Literal["iob1", "iob2", "bioes"]
     prefixes: str
-    """Prefixes of the tags of an entity, in the order of the labels."""
+    """Prefixes that tags of entities can have, in the order in which `labels` lists them."""
 
     def labels(self, types: Sequence[str]) -> list[str]:
-        """Return O, and then all tags of each type."""
+        """Return all tags for the given entity types: O, followed by the tags of each type."""
         return ["O", *(f"{prefix}-{kind}" for kind in types for prefix in self.prefixes)]
 
     def encode(self, entities: Sequence[Entity], length: int) -> list[str]:
-        """Return the tags of a sentence. `spans` is the inverse.
+        """Convert the entities of a sentence to tags. `spans` is the inverse function.
 
         Args:
-            entities: Entities, sorted, without overlaps.
-            length: Number of words of the sentence.
+            entities: Entities, which must be sorted and must not overlap.
+            length: Number of words in the sentence.
 
         Raises:
             DataError: If entities overlap, are not sorted, or are outside the sentence.
@@ -70,8 +70,8 @@ class Scheme:
             start, kind = entity.start, entity.type
             if not end <= start < entity.end <= length:
                 raise DataError(
-                    f"entity {tuple(entity)} overlaps another one or is outside the sentence of "
-                    f"{length} words; use sorted entities without overlaps"
+                    f"entity {tuple(entity)} overlaps another entity or is outside the sentence "
+                    f"of {length} words; use sorted entities without overlaps"
                 )
             touches = start > 0 and start == end and kind == type_before
             first = "I" if self.name == "iob1" and not touches else "B"
@@ -82,7 +82,7 @@ class Scheme:
         return tags
 
     def allows(self, before: str, tag: str) -> bool:
-        """Return whether a tag may follow another. O represents both ends of a sentence."""
+        """Return whether a tag may follow the tag `before`. O represents the ends of a sentence."""
         continues = before[0] in "BI" and before[1:] == tag[1:]
         match self.name:
             case "iob1":
@@ -92,7 +92,7 @@ class Scheme:
         return continues if tag[0] in "IE" else before[0] not in "BI"
 
     def masks(self, labels: Sequence[str]) -> Masks:
-        """Return the result of `allows` as arrays."""
+        """Return the results of `allows` for all pairs of labels, as arrays."""
         return Masks(
             np.array([[self.allows(before, tag) for tag in labels] for before in labels]),
             np.array([self.allows("O", label) for label in labels]),
@@ -100,24 +100,24 @@ class Scheme:
         )
 
     def surroundings(self, tags: Sequence[str]) -> tuple[list[str], list[str]]:
-        """Return the tags before and after a part of a sentence whose borders split entities."""
+        """Return tags that complete the entities at the start and the end of a part of a sentence.
+
+        Both lists are empty if no entity extends beyond the part.
+        """
         first, last = tags[0], tags[-1]
         before = [] if self.allows("O", first) else [f"B{first[1:]}"]
         after = [] if self.allows(last, "O") else [f"E{last[1:]}"]
         return before, after
 
     def fits(self, pairs: Set[tuple[str, str]]) -> bool:
-        """Return whether all pairs of adjacent tags are allowed.
-
-        O is at both ends of a sentence.
-        """
+        """Return whether all pairs of adjacent tags are allowed. O represents a sentence's ends."""
         tags = {tag for _, tag in pairs}
         return all(_TAG.fullmatch(tag) and tag[0] in f"O{self.prefixes}" for tag in tags) and all(
             self.allows(before, tag) for before, tag in pairs
         )
 
     def faults(self, tags: Sequence[str]) -> Iterator[tuple[int, str]]:
-        """Yield the index of each word whose tag breaks the rules, and the expected tag."""
+        """Yield the index of each word whose tag violates the rules, and the expected tags."""
         before = "O"
         for i, tag in enumerate(tags):
             if not _TAG.fullmatch(tag):
@@ -133,7 +133,7 @@ class Scheme:
             before = tag
 
     def _expected(self, before: str, tag: str) -> str:
-        """Describe the tags that may follow `before` instead of an invalid tag."""
+        """Describe the tags that are expected after `before`, instead of an invalid tag."""
         match self.name:
             case "iob1":
                 return f"I{tag[1:]}, because the previous word does not end such an entity"
@@ -145,19 +145,22 @@ class Scheme:
 
 
 IOB1 = Scheme("iob1", "BI")
-"""I- marks entities; B- begins an entity directly after another entity of its type."""
+"""Scheme in which I- marks the words of entities. B- marks the first word of an entity only if it
+directly follows another entity of the same type."""
 IOB2 = Scheme("iob2", "BI")
-"""B- begins an entity, and I- continues it."""
+"""Scheme in which B- marks the first word of an entity, and I- marks its other words."""
 BIOES = Scheme("bioes", "BIES")
-"""B-, I- and E- mark entities of several words, and S- entities of one word."""
+"""Scheme in which B-, I- and E- mark the first, inner, and last words of an entity. S- marks an
+entity of one word."""
 SCHEMES: dict[str | None, Scheme] = {scheme.name: scheme for scheme in (IOB2, IOB1, BIOES)}
 
 
 def spans(tags: Sequence[str]) -> list[Entity]:
-    """Return the entities of a sentence in any scheme, even if tags break its rules.
+    """Convert the tags of a sentence to entities.
 
-    As in conlleval and the default mode of seqeval, an entity begins at B- or S-, after O, E- or
-    S-, and if the type changes.
+    The tags can be in any scheme, and can also violate its rules. As in conlleval and the default
+    mode of seqeval, an entity begins at a tag B- or S-, at any tag after O, E- or S-, and when the
+    type changes.
     """
     entities: list[Entity] = []
     before, type_before = "O", ""
@@ -174,13 +177,14 @@ def spans(tags: Sequence[str]) -> list[Entity]:
 
 
 def neighbors(tags: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield pairs of adjacent tags of a sentence, with O at both ends."""
+    """Yield the pairs of adjacent tags of a sentence, with O added at both ends."""
     return zip(("O", *tags), (*tags, "O"), strict=True)
 
 
 def look_like_tags(values: Sequence[str]) -> bool:
-    """Return whether most values have the form of tags."""
-    # A single invalid tag must raise an error, not turn the column into one without tags.
+    """Return whether at least half of the values have the form of entity tags."""
+    # Not all values must match, so that a single invalid tag raises an error later. Otherwise, the
+    # column would be treated as a column without tags.
     counts = Counter(values)
     matches = sum(count for value, count in counts.items() if _LIKE_A_TAG.fullmatch(value))
     return 0 < len(values) <= 2 * matches
@@ -189,23 +193,23 @@ def look_like_tags(values: Sequence[str]) -> bool:
 _PREFIXED = re.compile(r"(?P<mark>[A-Z])(?:[-_:./](?P<type>.+))?", re.DOTALL | re.IGNORECASE)
 _SUFFIXED = re.compile(r"(?P<type>.+)[-_:./](?P<mark>[A-Z])", re.DOTALL | re.IGNORECASE)
 _MARKS = {"B": "B", "I": "I", "M": "I", "E": "E", "L": "E", "S": "S", "U": "S", "W": "S"}
-"""Prefixes of BILOU, BMES, BMEW, IOE and so on, and the equivalent prefixes of BIOES."""
+"""Prefixes of BILOU, BMES, BMEW, IOE and other schemes, with the equivalent prefixes of BIOES."""
 
 NO_TYPE = "ENTITY"
-"""Entity type of a model whose labels have no types, such as B, I and O."""
+"""Entity type that is used if the labels of a model have no types, such as B, I and O."""
 
 
 def standard_labels(labels: Sequence[str]) -> list[str] | None:
     """Convert the labels of a model to IOB2 or BIOES.
 
-    Supported are BILOU, BMES, BMEW and IOE, prefixes in lower case, suffixes instead of prefixes
-    (PER-B), and `_`, `:`, `.` and `/` as separators.
+    The labels can be in BILOU, BMES, BMEW or IOE, have prefixes in lower case, suffixes instead of
+    prefixes (PER-B), or the separators `_`, `:`, `.` or `/`.
 
     Args:
-        labels: The labels.
+        labels: The labels of the model.
 
     Returns:
-        The converted labels, or None if the labels mark no entities in one of these schemes.
+        The converted labels, or None if the labels are not entity tags in one of these schemes.
     """
     for form in (_PREFIXED, _SUFFIXED):
         matches = [None if label in ("O", "o") else form.fullmatch(label) for label in labels]
@@ -223,7 +227,7 @@ def standard_labels(labels: Sequence[str]) -> list[str] | None:
 
 
 def scheme_of_labels(labels: Sequence[str]) -> Scheme | None:
-    """Return the scheme of a model's labels, or None if they mark no entities."""
+    """Return the scheme of a model's labels, or None if they are not entity tags."""
     if not all(map(_TAG.fullmatch, labels)):
         return None
     return BIOES if any(label[0] in "ES" for label in labels) else IOB2
@@ -235,18 +239,19 @@ def scheme_of(
         f"sentence {sentence + 1}, word {word + 1}"
     ),
 ) -> Scheme | None:
-    """Return the scheme of tags, or None if most values are not entity tags, such as POS tags.
+    """Determine the scheme of tags.
 
-    Tags that are all O count as IOB2.
+    If most tags are not entity tags, but for example part-of-speech tags, the result is None. If
+    all tags are O, the result is IOB2.
 
     Args:
         sentences: The tags of each sentence.
-        locate: Function that returns the location of a word, from the indices of the sentence and
-            the word, for messages.
+        locate: Function that takes the indices of a sentence and a word, and returns the location
+            of the word for error messages.
 
     Raises:
-        DataError: If no scheme fits. The message names the first tag that breaks the scheme with
-            the fewest errors.
+        DataError: If the tags violate the rules of every scheme. The message names the first error
+            in the scheme with the fewest errors.
     """
     if not look_like_tags([tag for tags in sentences for tag in tags]):
         return None
@@ -266,6 +271,6 @@ def scheme_of(
             best, fewest = scheme, faults
     sentence, word, expected = fewest[0]
     raise DataError(
-        f"{locate(sentence, word)}: tag {sentences[sentence][word]!r} does not fit "
-        f"{best.name.upper()}, which the other tags follow; expected {expected}"
+        f"{locate(sentence, word)}: tag {sentences[sentence][word]!r} is not valid in "
+        f"{best.name.upper()}, the scheme of the other tags; expected {expected}"
     )

@@ -1,7 +1,7 @@
-"""Readers of tagged text: words with one tag per word, or raw text with spans.
+"""Functions that read tagged text: words with one tag per word, or raw text with entity spans.
 
-Supported files are CoNLL-style columns and `.jsonl` rows with character spans, also as `.gz`, in
-UTF-8. Invalid input raises a DataError that names the file and the line.
+Supported files are CoNLL-style columns, and `.jsonl` rows with character spans. Files are in UTF-8
+and may be compressed (`.gz`). Invalid input raises a DataError that names the file and the line.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from bertkit.errors import ConfigError, DataError, did_you_mean
 
 @dataclass(frozen=True)
 class TaggedText:
-    """A text, its words, and one tag per word, in any scheme.
+    """Text that is split into words, with one tag per word in any scheme.
 
     Attributes:
         text: The text.
-        word_spans: Characters [start, end) of each word.
-        tags: Tag of each word, or None if the tags are to be predicted.
-        where: File and line, for messages.
-        line_a_word: If true, the file contains one word per line, with the first word at `where`.
+        word_spans: Start and end (exclusive) of each word in the text, in characters.
+        tags: Tag of each word, or None if the text is not tagged.
+        where: File and line, for error messages.
+        line_a_word: Whether the file contains one word per line. The first word is at `where`.
     """
 
     text: str
@@ -47,18 +47,21 @@ class TaggedText:
 
     @cached_property
     def parts(self) -> WordParts:
-        """The words, split like raw text."""
+        """Parts into which the words are split, as in raw text."""
         return split_words(self.text, self.word_spans)
 
     def where_is(self, word: int) -> str:
-        """Return the file and line of a word, or of its text if the line is unknown."""
+        """Return the file and line of a word, or of the text if the word's line is unknown."""
         file, _, line = self.where.rpartition(":")
         return f"{file}:{int(line) + word}" if self.line_a_word else self.where
 
 
 @dataclass(frozen=True)
 class SpanText:
-    """Raw text and its entities: characters [start, end) and label, sorted, without overlaps."""
+    """Raw text with its entities, each with its start, end (exclusive, in characters) and label.
+
+    Entities are sorted and do not overlap.
+    """
 
     text: str
     entities: list[tuple[int, int, str]]
@@ -66,7 +69,7 @@ class SpanText:
 
 
 class Aligned(NamedTuple):
-    """IOB2 tags of a text's words, and the number of expanded and of skipped entities."""
+    """Result of `align`: IOB2 tags of words, and how many entities were expanded or skipped."""
 
     tags: list[str]
     expanded: int
@@ -74,23 +77,23 @@ class Aligned(NamedTuple):
 
 
 def read_tagged(source: Source, *, word: int, tag: int | None) -> tuple[list[TaggedText], str]:
-    """Read tagged texts: spans of .jsonl rows, or columns of any other file.
+    """Read tagged texts from spans in .jsonl rows, or from the columns of any other file.
 
     Args:
         source: The file or rows.
-        word: Column of the words.
-        tag: Column of the tags, or None to detect it.
+        word: Number of the column that contains the words.
+        tag: Number of the column that contains the tags, or None to detect this column.
 
     Returns:
         The texts, and a summary for the log.
 
     Raises:
-        DataError: If the file is invalid, or has no column of tags.
+        DataError: If the file is invalid, or has no column with tags.
     """
     if isinstance(source, Path) and not has_records(source):
         sentences = read_conll(source, word=word, tag=tag)
         if sentences[0].tags is None:
-            raise DataError(f"{sentences[0].where}: the only column contains words; add tags")
+            raise DataError(f"{sentences[0].where}: only a column of words; add a column of tags")
         return sentences, _summary(source, "sentences", sentences)
     texts, expanded, skipped = [], 0, 0
     for row in read_spans(source):
@@ -100,19 +103,19 @@ def read_tagged(source: Source, *, word: int, tag: int | None) -> tuple[list[Tag
         texts.append(TaggedText(row.text, spans, aligned.tags, row.where))
     summary = _summary(source, "texts", texts)
     if expanded:
-        summary += f"; entities expanded to complete words: {expanded:,}"
+        summary += f"; entities expanded to whole words: {expanded:,}"
     if skipped:
         summary += f"; entities skipped because they contain no separate word: {skipped:,}"
     return texts, summary
 
 
 def read_untagged(source: Source, *, word: int, tag: int | None) -> tuple[list[TaggedText], str]:
-    """Read texts without tags: texts of rows, or words of a column file.
+    """Read texts without tags from rows with texts, or from a file with a column of words.
 
     Args:
         source: The file or rows.
-        word: Column of the words.
-        tag: Column of the tags, which are removed.
+        word: Number of the column that contains the words.
+        tag: Number of the column that contains tags, which are ignored.
 
     Returns:
         The texts, and a summary for the log.
@@ -134,7 +137,7 @@ def untagged(text: str, where: str = "a text") -> TaggedText:
 
     Args:
         text: The text.
-        where: File and line, for messages.
+        where: File and line, for error messages.
 
     Raises:
         DataError: If the text contains a lone surrogate.
@@ -143,7 +146,7 @@ def untagged(text: str, where: str = "a text") -> TaggedText:
         text.encode()
     except UnicodeEncodeError as error:
         raise DataError(
-            f"{where}, character {error.start}: lone surrogate; replace it with "
+            f"{where}, character {error.start}: lone surrogate; replace the character with "
             'text.encode("utf-8", "replace").decode()'
         ) from None
     return TaggedText(text, words_of(text), where=where)
@@ -153,7 +156,7 @@ def _summary(source: Source, unit: str, texts: Sequence[TaggedText]) -> str:
     words = sum(len(text.word_spans) for text in texts)
     summary = f"{source}: {len(texts):,} {unit}, {words:,} words"
     if prefix := _language_prefix(texts):
-        summary += f"; warning: every word begins with {prefix!r}; remove this prefix"
+        summary += f"; warning: all words begin with {prefix!r}; remove this prefix"
     tags = [text.tags for text in texts if text.tags is not None]
     if not tags:
         return summary
@@ -166,7 +169,7 @@ def _summary(source: Source, unit: str, texts: Sequence[TaggedText]) -> str:
 
 
 def _language_prefix(texts: Sequence[TaggedText]) -> str | None:
-    """Return the language code that precedes every word, as in WikiANN (en:London), if any."""
+    """Return the language code that precedes all words, as in WikiANN (en:London), or None."""
     prefixes = {word[: word.find(":") + 1] for text in texts for word in text.words}
     if len(prefixes) == 1 and re.fullmatch(r"[a-z]{2,3}(-[a-z]+)?:", prefix := prefixes.pop()):
         return prefix
@@ -177,22 +180,23 @@ def _language_prefix(texts: Sequence[TaggedText]) -> str | None:
 
 
 def read_conll(path: Path, *, word: int = 0, tag: int | None = None) -> list[TaggedText]:
-    """Read sentences from a file with one word per line, in columns.
+    """Read sentences from a file that contains one word per line, with columns such as its tag.
 
-    Columns are separated by tabs or spaces, and blank lines end sentences. Lines of -DOCSTART- are
-    skipped. Comments (`# ...` before a sentence) are skipped unless they have as many columns as
-    the words.
+    Columns are separated by tabs or spaces, and blank lines separate sentences. Lines that begin
+    with -DOCSTART- are skipped. Comment lines (`# ...`) before a sentence are skipped unless they
+    have as many columns as the other lines.
 
     Args:
         path: The file.
-        word: Column of the words, from 0, or backward from -1.
-        tag: Column of the tags, from 0, or backward from -1. If None, the first column after the
-            words in which most values look like O and B-TYPE; chunks (B-NP) only if there is no
-            other such column. If no column looks like tags, the last column.
+        word: Column of the words, counted from 0, or backward from -1.
+        tag: Column of the tags, counted from 0, or backward from -1. By default, this is the first
+            column after the words in which most values look like entity tags (O or B-TYPE). A
+            column of chunk tags (B-NP) is chosen only if there is no other such column. If no
+            column looks like entity tags, the last column is used.
 
     Raises:
-        DataError: If lines have different numbers of columns, or tags fit no scheme. The message
-            names the file and the line.
+        DataError: If lines have different numbers of columns, or the tags violate the rules of
+            every scheme. The message names the file and the line.
     """
     path = Path(path)
     lines = read_text(path).split("\n")
@@ -204,7 +208,7 @@ def read_conll(path: Path, *, word: int = 0, tag: int | None = None) -> list[Tag
     if tag is not None:
         tag_at = _column(path, tag, count, "tag")
         if tag_at == word_at:
-            raise DataError(f"{path}: column {tag} is the column of words; use another for tags")
+            raise DataError(f"{path}: column {tag} contains the words; set another column for tags")
     elif count > 1:
         others = [i for i in range(count) if i != word_at]
         after = [i for i in others if i > word_at and look_like_tags(values[i])]
@@ -227,8 +231,8 @@ def read_conll(path: Path, *, word: int = 0, tag: int | None = None) -> list[Tag
 
 
 CHUNKS = frozenset(["NP", "VP", "PP", "ADVP", "ADJP", "SBAR", "PRT", "CONJP", "INTJ", "LST", "UCP"])
-"""Phrase types of the chunk column of CoNLL-2003, which precedes the column of names (Tjong Kim
-Sang & Buchholz 2000).
+"""Phrase types in the chunk column of CoNLL-2003, which precedes the column of entity tags (Tjong
+Kim Sang & Buchholz 2000).
 """
 
 
@@ -237,14 +241,17 @@ def _are_chunks(tags: Sequence[str]) -> bool:
 
 
 def _sentence(location: str, words: list[str], tags: list[str] | None) -> TaggedText:
-    """Join words with spaces. Each word has its own line."""
+    """Create a sentence by joining words with spaces. In the file, each word is on its own line."""
     ends = list(accumulate(len(word) + 1 for word in words))
     spans = [(end - 1 - len(word), end - 1) for end, word in zip(ends, words, strict=True)]
     return TaggedText(" ".join(words), spans, tags, location, line_a_word=True)
 
 
 def _groups(path: Path, lines: list[str]) -> list[list[tuple[int, list[str]]]]:
-    """Return the rows (line, cells) of each sentence. All rows have the same number of cells."""
+    """Split lines into sentences, and return the line number and cells of each row.
+
+    All rows must have the same number of cells.
+    """
     rows = [
         (number, line.rstrip(" \t\r"))
         for number, line in enumerate(lines, 1)
@@ -266,7 +273,7 @@ def _groups(path: Path, lines: list[str]) -> list[list[tuple[int, list[str]]]]:
                 continue
             raise DataError(
                 f"{path}:{number}: expected {count} columns separated by "
-                f"{'tabs' if tabs else 'spaces'} as in line {first}, got {len(cells)}; fix it"
+                f"{'tabs' if tabs else 'spaces'} as in line {first}, got {len(cells)}; fix the line"
             )
         groups[-1].append((number, cells))
         last = number
@@ -274,17 +281,17 @@ def _groups(path: Path, lines: list[str]) -> list[list[tuple[int, list[str]]]]:
 
 
 def _cells(line: str, tabs: bool) -> list[str]:
-    # Other white space, such as a no-break space, may be part of a word.
+    # Other white space, such as a no-break space, can be part of a word.
     if tabs:
         return [cell.strip(" ") for cell in line.split("\t")]
     return [cell for cell in line.replace("\t", " ").split(" ") if cell]
 
 
 def column_number(option: str, column: str) -> int:
-    """Return the tag column that an option specifies.
+    """Convert the value of a column option to a number.
 
     Raises:
-        ConfigError: If the option is not an integer.
+        ConfigError: If the value is not an integer.
     """
     try:
         return int(column)
@@ -297,7 +304,7 @@ def column_number(option: str, column: str) -> int:
 def _column(path: Path, column: int, count: int, role: str) -> int:
     if not -count <= column < count:
         raise DataError(
-            f"{path}: column {column} for the {role} not found; the file has {count} columns, "
+            f"{path}: no column {column} for the {role}; the file has {count} columns, "
             "numbered from 0"
         )
     return column % count
@@ -307,16 +314,17 @@ def _column(path: Path, column: int, count: int, role: str) -> int:
 
 
 def read_spans(source: Source) -> list[SpanText]:
-    """Read rows {"text": ..., "entities": [{"start": ..., "end": ..., "label": ...}, ...]}.
+    """Read texts with entity spans from rows.
 
+    A row has the form {"text": ..., "entities": [{"start": ..., "end": ..., "label": ...}, ...]}.
     An entity may also be a list [start, end, label].
 
     Raises:
-        DataError: If a row has another form, or if offsets are outside the text, reversed, or
-            overlap. The message names the file and the line.
+        DataError: If a row has a different form, or an entity is empty, is outside the text, or
+            overlaps another entity. The message names the file and the line.
     """
     if not has_records(source):
-        raise DataError(f"{source}: spans must be in a .jsonl or .jsonl.gz file")
+        raise DataError(f"{source}: expected a .jsonl or .jsonl.gz file with entity spans")
 
     def read(location: str, row: dict[str, Any]) -> SpanText:
         text, entities = (_field(row, name, kind, location) for name, kind in _FIELDS)
@@ -370,14 +378,14 @@ def _entities(text: str, listed: list[Any], location: str) -> list[tuple[int, in
 
 
 def align(entities: Sequence[tuple[int, int, str]], words: Sequence[tuple[int, int]]) -> Aligned:
-    """Convert entities in characters to tags of words.
+    """Convert entities with character offsets to IOB2 tags of words.
 
-    An entity that begins or ends inside a word is expanded to complete words. An entity is skipped
-    if it contains no word, or if its first word belongs to the previous entity.
+    An entity that begins or ends inside a word is expanded to whole words. An entity is skipped if
+    it contains no word, or if its first word belongs to the previous entity.
 
     Args:
-        entities: Entities (start, end, label), sorted, without overlaps.
-        words: Characters [start, end) of each word.
+        entities: Entities (start, end, label), which are sorted and do not overlap.
+        words: Start and end (exclusive) of each word, in characters.
     """
     starts, ends = [start for start, _ in words], [end for _, end in words]
     matches: list[Entity] = []

@@ -1,4 +1,4 @@
-"""Values in memory as text and as JSON."""
+"""Conversion of Python values to text and to JSON values."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ from uuid import UUID
 import numpy as np
 
 LARGEST_INTEGER = 2.0**53
-"""Largest float up to which all integers are exact."""
+"""Number up to which a float can represent all integers exactly."""
 
 
 def text_of(value: Any) -> str:
-    """Return a value as pandas writes it to a .csv file, such as `True` and `1.0`; lists as JSON.
+    """Convert a value to the text that pandas writes to a .csv file, such as `True` or `1.0`.
+
+    Lists are converted to JSON, and missing values to an empty string.
 
     Raises:
-        TypeError: If the value is neither text nor JSON.
+        TypeError: If the value cannot be converted to text or JSON.
     """
     if isinstance(value, str):
         return value
@@ -37,9 +39,10 @@ def text_of(value: Any) -> str:
 
 
 def json_value(value: Any) -> Any:
-    """Return a value as JSON: lists for arrays and sets, integers for whole floats.
+    """Convert a value to a JSON value.
 
-    Missing values become None. Values of unknown types are returned unchanged.
+    Arrays and sets become lists, floats that are whole numbers become integers, and missing values
+    become None. Values of unknown types are returned unchanged.
     """
     if isinstance(value, str):
         return value
@@ -56,7 +59,7 @@ def json_value(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {str(key): json_value(item) for key, item in value.items()}
     if isinstance(value, float) and value.is_integer() and abs(value) < LARGEST_INTEGER:
-        return int(value)  # Arrays of labels or offsets may contain floats.
+        return int(value)  # Labels and offsets may be stored as floats.
     if isinstance(value, Enum):
         return json_value(value.value)
     if isinstance(value, date | time | timedelta | Decimal | UUID | PurePath):

@@ -1,4 +1,4 @@
-"""Words of columns, split like raw text, so that a tagger processes both in the same way."""
+"""Splitting of the words in column files, so that a tagger processes them like raw text."""
 
 from __future__ import annotations
 
@@ -19,36 +19,37 @@ def words_of(text: str) -> list[tuple[int, int]]:
     White space separates words. Each punctuation mark and each Chinese character is a word.
 
     Returns:
-        The characters [start, end) of each word.
+        The start and end (exclusive) of each word, in characters.
     """
     return [span for _, span in word_splitter().pre_tokenize_str(text)]
 
 
 @dataclass(frozen=True)
 class WordParts:
-    """The parts of a text's words: what the words would be in raw text (`words_of`).
+    """Parts into which the words of a text are split, as `words_of` would split raw text.
 
-    A tokenizer encodes `chunks`: strings between white space, and single Chinese characters. The
-    tokens therefore do not depend on whether the words come from columns or from raw text.
+    A tokenizer encodes `chunks` instead of the words. The tokens are therefore the same whether the
+    words come from a column file or from raw text.
     """
 
     spans: list[tuple[int, int]]
-    """Characters [start, end) of each part."""
+    """Start and end (exclusive) of each part, in characters."""
     words: list[int]
     """Index of the word that each part belongs to."""
     chunks: list[str]
+    """Strings that white space separates, and single Chinese characters."""
     first: list[int]
     """Index of the first part of each chunk."""
 
     def of_word(self, word: int) -> int:
-        """Return the index of a word's first part."""
+        """Return the index of the first part of a word."""
         return bisect_left(self.words, word)
 
     def of_tokens(self, encoding: Encoding) -> Encoding:
-        """Return an encoding of `chunks` whose `words` are indices of parts.
+        """Return a copy of an encoding of `chunks` in which `words` contains indices of parts.
 
-        A token belongs to the part in which it starts, and the first token of a chunk to the
-        first part, because a normalizer may move offsets.
+        A token belongs to the part in which it starts. The first token of a chunk always belongs to
+        the chunk's first part, because a normalizer may change offsets.
         """
         if len(self.chunks) == len(self.spans):
             return encoding
@@ -66,9 +67,10 @@ class WordParts:
         return replace(encoding, words=parts)
 
     def ends(self, seen: Sequence[int]) -> list[int]:
-        """Return the end of the run of parts that each part with a token starts.
+        """Return the end (exclusive) of the group of parts that each part in `seen` begins.
 
-        A part without its own token shares the token of the part before it in its chunk.
+        `seen` contains the parts that have a token. A part without a token belongs to the group of
+        the part before it in the same chunk.
         """
         after = [*seen[1:], len(self.spans)]
         chunk_ends = [*self.first[1:], len(self.spans)]
@@ -79,7 +81,7 @@ class WordParts:
 
 
 def split_words(text: str, word_spans: Sequence[tuple[int, int]]) -> WordParts:
-    """Split words at the positions where `words_of` splits raw text."""
+    """Split words into parts at the positions at which `words_of` would split raw text."""
     spans, words, chunks, first = list[tuple[int, int]](), list[int](), list[str](), list[int]()
     last, is_alone = -1, False
     for number, (start, end) in enumerate(word_spans):

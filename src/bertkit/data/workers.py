@@ -1,4 +1,4 @@
-"""Worker processes that tokenize work units of text into shards of a corpus."""
+"""Worker processes that tokenize units of text and write them to shards of a corpus."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ Step = Literal["check", "make", "filter", "write"]
 """Steps of `prepare` and of cleaning."""
 
 BATCH_CHARACTERS = 1 << 18
-"""Number of characters tokenized at a time."""
+"""Number of characters that are tokenized at a time."""
 
 
 class CorpusSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings that change the bytes of a corpus."""
+    """Settings that affect the content of a corpus."""
 
     tokenizer: str
     field: str
@@ -45,9 +45,9 @@ class CorpusSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Unit(msgspec.Struct, frozen=True):
-    """A work unit: spans of files as (file, start, end) in bytes.
+    """Unit of work: spans of files, each as (file, start, end) in bytes.
 
-    `characters` is the number of characters, once counted.
+    `characters` is the number of characters, or 0 if they have not been counted yet.
     """
 
     spans: list[tuple[str, int, int]]
@@ -59,11 +59,11 @@ class Unit(msgspec.Struct, frozen=True):
 
 
 Message = int | msgspec.Struct
-"""A number of processed characters, or the result of a step."""
+"""Message of a worker: a number of processed characters, or the result of a step."""
 
 
 class WorkerTask(Protocol):
-    """Task of a pool's processes. It is sent to each process once.
+    """Callable that runs a step for a unit, in the processes of a pool.
 
     `lock` is the file that a process locks during the step "make".
     """
@@ -74,24 +74,24 @@ class WorkerTask(Protocol):
 
 
 def text_of(unit: Unit, settings: CorpusSettings) -> Iterator[RawDocument]:
-    """Yield the documents of a unit's spans."""
+    """Yield the documents in the spans of a unit."""
     for file, start, end in unit.spans:
         span = Span(Path(file), start, end)
         yield from read(span, field=settings.field, blank_lines=settings.blank_lines)
 
 
 class Worker:
-    """A worker that runs units in a separate process or in this one."""
+    """Task that tokenizes units for a corpus, in a separate process or in this process."""
 
     def __init__(self, out: Path, settings: CorpusSettings, lock: str = "workers") -> None:
         self._out, self._settings = out, settings
         self.work = out / ".work"
         self.lock = self.work / lock
-        """File that is locked while a unit is made, so that later commands wait for orphaned
-        workers."""
+        """File that is locked during the step "make", so that later commands wait for workers whose
+        command was killed."""
 
     def __call__(self, step: Step, number: int, unit: Unit) -> Iterator[Message]:
-        """Run a step. Yield numbers of processed characters, then the result of the step."""
+        """Run a step for a unit. Yield numbers of processed characters, and finally the result."""
         return self._check(unit) if step == "check" else self._make(number, unit)
 
     def _check(self, unit: Unit) -> Iterator[Message]:
@@ -130,19 +130,20 @@ class Worker:
 
 @lru_cache(maxsize=1)
 def _encoder(folder: Path, fingerprint: str) -> CachedTokenizer:
-    """Load the encoder, cached per process.
+    """Load the tokenizer of a corpus once per process.
 
-    Ray sends a new copy of the worker with each work unit.
+    The worker object cannot store the tokenizer, because Ray sends a new copy of the worker with
+    each unit.
     """
     return CachedTokenizer(Tokenizer.load(folder))
 
 
 MAX_TRIES = 3
-"""Maximum number of times that a unit is started if its workers die."""
+"""Maximum number of times that a unit is started. It is restarted if its worker process dies."""
 
 
 class Tries:
-    """Progress of each unit since it was last started, and the number of its dead workers."""
+    """Counters for each unit: characters processed since its last start, and workers that died."""
 
     def __init__(self) -> None:
         self._done, self._deaths = Counter[int](), Counter[int]()
@@ -152,26 +153,29 @@ class Tries:
         self._done[number] += characters
 
     def restart(self, number: int) -> int:
-        """Log that a unit whose worker died is restarted, and return its processed characters.
+        """Record that the worker of a unit died, and return the unit's lost characters.
+
+        These are the characters that were processed since the unit was last started. A message that
+        the unit is restarted is logged.
 
         Raises:
-            StorageError: If the unit was started `MAX_TRIES` times.
+            StorageError: If `MAX_TRIES` workers have died on the unit.
         """
         self._deaths[number] += 1
         if self._deaths[number] == MAX_TRIES:
             raise StorageError(
-                f"worker processes died {MAX_TRIES} times on the same text (perhaps out of memory, "
-                'or a script without if __name__ == "__main__":); use fewer processes'
+                f"worker processes died {MAX_TRIES} times on the same text (possibly out of "
+                'memory, or a script without if __name__ == "__main__":); use fewer processes'
             ) from None
-        say("a worker process died; a new worker restarts its text")
+        say("a worker process died; a new worker process restarts its part of the text")
         return self._done.pop(number, 0)
 
 
 class WorkerPool:
-    """Worker processes that run units one after another.
+    """Pool of worker processes, each of which runs units one after another.
 
-    A process that dies is replaced, and its unit is restarted. All processes end with the pool's
-    owner.
+    If a process dies, it is replaced and its unit is restarted. All processes end when the process
+    that created the pool ends.
     """
 
     def __init__(self, worker: WorkerTask, processes: int) -> None:
@@ -186,7 +190,7 @@ class WorkerPool:
         local, remote = context.Pipe()
         process = context.Process(target=_serve, args=(remote, self._worker), daemon=True)
         process.start()
-        # Only the worker keeps this end open, so that its death closes the pipe.
+        # The other end is open only in the worker, so that the pipe is closed if the worker dies.
         remote.close()
         self._processes[local] = process
         return local
@@ -200,17 +204,18 @@ class WorkerPool:
             process.join()
 
     def run(self, step: Step, units: dict[int, Unit]) -> Iterator[tuple[int, Message]]:
-        """Run a step for all units and yield the workers' messages, with the unit's number.
+        """Run a step for all units, and yield each message of a worker with the unit's number.
 
-        If a unit is restarted, a negative number cancels its processed characters.
+        If a unit is restarted, a negative number of characters is yielded, which cancels the
+        characters that the unit had processed.
 
         Args:
             step: The step.
             units: The units by number.
 
         Raises:
-            StorageError: If the workers of a unit die `MAX_TRIES` times.
-            Exception: An error of a worker.
+            StorageError: If `MAX_TRIES` workers die on the same unit.
+            Exception: If a worker raises an error.
         """
         if not self._processes:
             for number, unit in units.items():
@@ -246,7 +251,7 @@ class WorkerPool:
 def _send_next(
     pipe: Connection, step: Step, waiting: Iterator[tuple[int, Unit]], busy: dict[Connection, int]
 ) -> None:
-    """Send the next unit to a worker, if any."""
+    """Send the next unit to a worker, if there is one."""
     number, unit = next(waiting, (-1, None))
     if unit is None:
         busy.pop(pipe, None)
@@ -256,10 +261,10 @@ def _send_next(
 
 
 def _serve(pipe: Connection, worker: WorkerTask) -> None:
-    """Run the main loop of a worker process, which ends with its owner."""
-    # On Ctrl-C the owner terminates its workers.
+    """Run the main loop of a worker process, until the process that created it closes the pipe."""
+    # Ctrl-C is ignored, because the process that created the worker terminates it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # Every core has a process already.
+    # Each core already runs a process, so more threads would not be faster.
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     try:
         while True:
@@ -272,25 +277,25 @@ def _serve(pipe: Connection, worker: WorkerTask) -> None:
 def messages(
     worker: WorkerTask, step: Step, number: int, unit: Unit
 ) -> Iterator[Message | Exception]:
-    """Yield the messages of a worker process for a unit. An error is the last message."""
+    """Run a step for a unit, and yield its messages. If it fails, the last message is the error."""
     with _locked(worker.lock if step == "make" else None):
         try:
             with convert_errors():
                 yield from worker(step, number, unit)
         except Exception as error:
             if not isinstance(error, BertkitError):
-                # Pickling loses the traceback.
+                # The traceback is stored in a note, because pickling removes it.
                 error.add_note(traceback.format_exc())
             yield error
 
 
 @contextmanager
 def convert_errors() -> Iterator[None]:
-    """Convert an OSError to a BertkitError.
+    """Convert an OSError in a `with` block to an error of bertkit.
 
     Raises:
         StorageError: If the disk is full.
-        DataError: On any other OSError except BrokenPipeError.
+        DataError: If any other OSError occurs, except BrokenPipeError, which is not converted.
     """
     try:
         yield
@@ -298,13 +303,13 @@ def convert_errors() -> Iterator[None]:
         raise
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise StorageError("the disk is full; free space and run it again") from None
+            raise StorageError("the disk is full; free space and run again") from None
         raise DataError(f"{error.filename}: {error.strerror or error}") from None
 
 
 @contextmanager
 def _locked(lock: Path | None) -> Iterator[None]:
-    """Hold a lock, so that the next `prepare` waits while this worker may still write."""
+    """Hold a lock in a `with` block, so that the next `prepare` waits until the block ends."""
     if lock is None:
         yield
     else:
