@@ -341,12 +341,12 @@ def test_load_rejects_adapters_as_base(folder: Path) -> None:
     shutil.copytree(folder, other)
     itself = {**config, "base_model_name_or_path": str(folder)}
     (folder / "adapter_config.json").write_text(json.dumps(itself))
-    with pytest.raises(CheckpointError, match="contains adapters itself"):
+    with pytest.raises(CheckpointError, match="is an adapter itself"):
         load(folder)
     (other / "adapter_config.json").write_text(
         json.dumps({**config, "base_model_name_or_path": str(folder)})
     )
-    with pytest.raises(CheckpointError, match="contains adapters itself; use a complete model"):
+    with pytest.raises(CheckpointError, match="is an adapter itself; use a complete model as base"):
         load(other)
 
 
@@ -368,7 +368,7 @@ def test_load_rejects_mismatched_adapter_weights(folder: Path) -> None:
     with pytest.raises(CheckpointError, match=r"has adapters of shapes \[\d+, 0\] and \[0, \d+\]"):
         load(folder)
     file.unlink()
-    with pytest.raises(CheckpointError, match=r"no adapter_model\.safetensors; save it with peft"):
+    with pytest.raises(CheckpointError, match=r"no adapter_model\.safetensors; save the adapter"):
         load(folder)
 
 

@@ -133,5 +133,5 @@ def test_directory_with_unknown_settings_is_a_transformer(settings: str, tmp_pat
 
 def test_unfinished_run_is_resumed(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text("{}")
-    with pytest.raises(BertkitError, match="got a run without a model yet; continue it with"):
+    with pytest.raises(BertkitError, match="has not saved a model yet; continue the run with"):
         bertkit.load(tmp_path)

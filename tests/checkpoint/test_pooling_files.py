@@ -109,7 +109,7 @@ def test_pooling_option_keeps_dense_layer(plain: Path) -> None:
 
 def test_load_rejects_dense_layer_of_wrong_shape(plain: Path) -> None:
     write_pooling(plain, Pooling(normalize=True, dense=Dense(12, 5)), hidden=12, length=32)
-    with pytest.raises(CheckpointError, match="differs from the hidden size, 16"):
+    with pytest.raises(CheckpointError, match="differs from the hidden size of the encoder, 16"):
         load(plain)
     path = plain / "modules.json"
     modules = json.loads(path.read_text())
@@ -183,8 +183,8 @@ def test_embed_rejects_prompts_without_pooling(plain: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"prompts": ["query: "]}, "prompts must be an object of texts"),
-        ({"prompts": {"query": 3}}, "prompts must be an object of texts"),
+        ({"prompts": ["query: "]}, "prompts must be an object of strings"),
+        ({"prompts": {"query": 3}}, "prompts must be an object of strings"),
         ({"prompts": {"a": "b"}, "default_prompt_name": "c"}, "'c'; known prompts: a"),
         ({"prompts": {"a": "b"}, "default_prompt_name": ["a"]}, r"\['a'\]; known prompts: a"),
         ({"truncate_dim": 8}, "truncate_dim = 8 is not supported"),

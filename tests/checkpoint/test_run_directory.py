@@ -45,7 +45,7 @@ def test_unfinished_fine_tuning_warns_with_its_epoch(
     bertkit.predict(out, ["a a"])
     (line,) = capsys.readouterr().err.splitlines()
     assert line == (
-        f"warning: {out}: fine-tuning has not finished: this is the best model after epoch 2 of "
+        f"warning: {out}: fine-tuning has not finished; this is the best model after epoch 2 of "
         "3; resume it with resume=True"
     )
     (tmp_path / "rows.tsv").write_text("text\tlabel\na a\ta\nb b\tb\n", encoding="utf-8")
@@ -93,7 +93,7 @@ def test_unfinished_pretraining_warns_with_its_step(
     assert cli.run(["embed", str(out), "a a"]) == 0
     warned = [line for line in capsys.readouterr().err.splitlines() if "has not finished" in line]
     assert warned == [
-        f"warning: {out}: pretraining has not finished: this is the model after step 4 of 7; "
+        f"warning: {out}: pretraining has not finished; this is the model after step 4 of 7; "
         "resume it with --resume"
     ]
     pretrain(run, corpus=corpus.folder, out=out, resume=True)

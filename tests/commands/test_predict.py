@@ -19,7 +19,7 @@ def test_predict_rejects_texts_combined_with_file(tmp_path: Path, capsys: Captur
         assert cli.run(["predict", "m", *words]) == 2
         assert "--file" in capsys.readouterr().err
     assert cli.run(["predict", "m", str(tmp_path / "a.tsv")]) == 2
-    assert "a.tsv: a file, not a text; pass it with --file" in (capsys.readouterr().err)
+    assert "a.tsv: expected a text, got a file; pass the file with" in (capsys.readouterr().err)
 
 
 def test_predict_runs_a_pipeline(model: Path, capsys: Captured) -> None:
@@ -47,8 +47,8 @@ def test_predict_runs_a_pipeline(model: Path, capsys: Captured) -> None:
         (["--pipeline", "fill-mask", "--layer", "1"], "layer: no such setting"),
         (["--pipeline", "fill-mask", "--top", "many"], "top: expected `int`, got `str`"),
         (["--pipeline", "fill-mask", "--pair", "a"], "--pair is not supported by fill-mask"),
-        (["--pipeline", "fill-mask", "--out", "x"], "--out is not supported by --pipeline"),
-        (["--pipeline", "next-sentence"], "1 texts and 0 --pair; use one per text"),
+        (["--pipeline", "fill-mask", "--out", "x"], "--out is not supported with --pipeline"),
+        (["--pipeline", "next-sentence"], "1 texts, but 0 --pair; use one per text"),
         (["--pipeline", "fill"], "did you mean 'fill-gap'?"),
     ],
 )

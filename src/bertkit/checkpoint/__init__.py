@@ -1,1 +1,1 @@
-"""Loading, saving, and downloading of checkpoints, without running code from files."""
+"""Loading, saving, and downloading of checkpoints. No code from the files is run."""

@@ -1,4 +1,7 @@
-"""Directories of LoRA adapters in the format of peft: `adapter_config.json` and weights."""
+"""Functions that read and write LoRA adapters in the format of peft.
+
+An adapter directory contains `adapter_config.json` and the weights of the adapters.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ from bertkit.storage import write_json, writing
 
 CONFIG, FILE = "adapter_config.json", "adapter_model.safetensors"
 TENSOR_PREFIX = "base_model.model."
-"""Prefix of the names of adapter tensors."""
+"""Prefix of all tensor names in an adapter file."""
 A, B = ".lora_A.weight", ".lora_B.weight"
 
 KINDS = {
@@ -34,7 +37,7 @@ KINDS = {
     "answer": "QUESTION_ANS",
     "lm": "CAUSAL_LM",
 }
-"""Head -> `task_type` in peft; other heads have no `task_type`."""
+"""`task_type` in peft for each head. Other heads have no `task_type`."""
 HEADS_BY_TYPE = {"SEQ_CLS": "classify", "TOKEN_CLS": "tag", "QUESTION_ANS": "answer"}
 HEADS_BY_TYPE |= {"CAUSAL_LM": "lm", "SEQ_2_SEQ_LM": "lm"}
 
@@ -54,22 +57,22 @@ KEYS = KeyTable(
         "use_rslora",
     ),
     irrelevant={
-        "bias": "the stored biases replace those of the model",
+        "bias": "stored biases always replace the biases of the model",
         "corda_config": INITIAL,
         "eva_config": INITIAL,
-        "fan_in_fan_out": "the family determines the layout of its weights",
-        "inference_mode": "whether the adapters can be trained",
+        "fan_in_fan_out": "the model family determines the layout of the weights",
+        "inference_mode": "it only specifies whether the adapters can be trained",
         "layers_pattern": STORED,
         "loftq_config": INITIAL,
-        "lora_dropout": "changes training only",
+        "lora_dropout": "only affects training",
         "lora_ga_config": INITIAL,
-        "megatron_core": "module that megatron_config needs",
+        "megatron_core": "module that is only used with megatron_config",
         "modules_to_save": STORED,
         "peft_version": "version of the library that wrote the file",
-        "qalora_group_size": "group size that use_qalora needs",
+        "qalora_group_size": "group size that is only used with use_qalora",
         "r": STORED,
         "rank_pattern": STORED,
-        "runtime_config": "changes speed or memory use only",
+        "runtime_config": "only affects speed or memory use",
     },
     neutral={
         "peft_type": ("LORA",),
@@ -90,37 +93,38 @@ KEYS = KeyTable(
         "velora_config": (None,),
     },
 )
-"""Keys of `LoraConfig` in peft."""
+"""Keys of peft's `LoraConfig`."""
 
 INITIALIZATIONS = (True, False, "gaussian", None)
-"""Supported values of `init_lora_weights`; others also change the weights of the base model."""
+"""Supported values of `init_lora_weights`. Other values also change the base model's weights."""
 
 
 @dataclass(frozen=True)
 class Adapter:
-    """Loaded adapter directory. The names in `tensors` are names of weights of the model."""
+    """Contents of an adapter directory."""
 
     folder: Path
     base: Path
     """Directory of the base model."""
     head: str | None
-    """Head of the adapter, if it specifies one."""
+    """Head that the adapter was trained with, or None if the adapter does not specify one."""
     architecture: str | None
-    """Class of the model in transformers, if the adapter specifies it."""
+    """Name of the model's class in transformers, or None if the adapter does not specify it."""
     tensors: Mapping[str, Tensor]
+    """Tensors by name, without the prefixes that peft adds to the names of the base model."""
     alpha: float
     is_rank_stabilized: bool
     """Whether alpha is divided by the square root of the rank (rsLoRA)."""
 
     def merge(self, family: Family, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the weights of the base model with the adapter merged.
+        """Return the weights of the base model with the adapter merged into them.
 
         Args:
             family: Family of the base model.
             weights: Weights of the base model.
 
         Raises:
-            CheckpointError: If a weight is missing or has another shape.
+            CheckpointError: If a weight is missing, or its shape does not match the adapter.
         """
         matrices = {n.removesuffix(A): t for n, t in self.tensors.items() if n.endswith(A)}
         other = {n: t for n, t in self.tensors.items() if not n.endswith((A, B))}
@@ -154,11 +158,11 @@ class Adapter:
         return torch.add(weight, change.T if is_transposed else change, alpha=scale)
 
     def settings(self, family: Family, base_settings: Mapping[str, Any]) -> dict[str, Any]:
-        """Return `config.json` of the base model with the head of the adapter.
+        """Return the content of the base model's `config.json`, changed to the adapter's head.
 
         Args:
             family: Family of the base model.
-            base_settings: Content of `config.json` of the base model.
+            base_settings: Content of the base model's `config.json`.
         """
         settings = dict(base_settings)
         if self.head is not None or self.architecture is not None:
@@ -172,40 +176,41 @@ class Adapter:
 
 
 def base_of(folder: Path) -> Path:
-    """Return the base model of an adapter directory, or the directory itself for other models.
+    """Return the directory of an adapter's base model.
 
     Args:
-        folder: Directory of adapters or of a model.
+        folder: Directory of an adapter or of a complete model. A complete model is its own base.
 
     Raises:
-        CheckpointError: If the adapter specifies no base model, or the base model does not exist.
+        CheckpointError: If the adapter does not specify a base model, or the base model does not
+            exist.
     """
     if format_of(folder) != "adapter":
         return folder
     path, settings = folder / CONFIG, read_object(folder / CONFIG)
     name, revision = settings.get("base_model_name_or_path"), settings.get("revision")
     if not isinstance(name, str) or not name:
-        raise CheckpointError(f"{path}: base_model_name_or_path is missing; set it to the model")
+        raise CheckpointError(f"{path}: base_model_name_or_path is missing; set it to a model")
     try:
         base = resolve(name, revision if isinstance(revision, str) else None)
     except CheckpointError as error:
         raise CheckpointError(f"{path}: base_model_name_or_path: {error}") from None
     if format_of(base) == "adapter":
-        raise CheckpointError(f"{path}: {base} contains adapters itself; use a complete model")
+        raise CheckpointError(f"{path}: {base} is an adapter itself; use a complete model as base")
     return base
 
 
 def read_adapter(folder: Path) -> Adapter | None:
-    """Load the adapters of a directory.
+    """Read the adapter in a directory.
 
     Args:
-        folder: Directory of adapters or of a model.
+        folder: Directory of an adapter or of a complete model.
 
     Returns:
-        The adapters, or None if the directory contains a complete model.
+        The adapter, or None if the directory contains a complete model.
 
     Raises:
-        CheckpointError: If the adapters are not LoRA adapters, or a file is invalid.
+        CheckpointError: If the adapter is not a LoRA adapter, or a file is invalid.
     """
     base = base_of(folder)
     if base == folder:
@@ -224,10 +229,10 @@ def read_adapter(folder: Path) -> Adapter | None:
     if not isinstance(alpha, int | float) or isinstance(alpha, bool):
         raise CheckpointError(f"{path}: lora_alpha must be a number, got {alpha!r}")
     if not (folder / FILE).exists():
-        raise CheckpointError(f"{folder}: no {FILE}; save it with peft as safetensors")
+        raise CheckpointError(f"{folder}: no {FILE}; save the adapter as safetensors with peft")
     tensors = {}
     for stored_name, tensor in read_file(folder / FILE, "download or write it again")[0].items():
-        # With bias = "all", peft also stores the original modules.
+        # With bias = "all", peft also stores the modules that the adapter has replaced.
         if ".original_module." in stored_name:
             continue
         name = stored_name.removeprefix(TENSOR_PREFIX).replace(".base_layer.", ".")
@@ -237,7 +242,7 @@ def read_adapter(folder: Path) -> Adapter | None:
         if name.endswith(A) and not _is_selected(name.removesuffix(A), settings):
             raise CheckpointError(
                 f"{folder / FILE}: {name}: not selected by target_modules, exclude_modules, or "
-                f"layers_to_transform of {CONFIG}; remove it"
+                f"layers_to_transform in {CONFIG}; remove the tensor"
             )
         tensors[name] = tensor
     head = HEADS_BY_TYPE.get(str(settings.get("task_type")))
@@ -258,9 +263,9 @@ def read_adapter(folder: Path) -> Adapter | None:
 
 
 def _is_selected(module: str, settings: Mapping[str, Any]) -> bool:
-    """Return whether the settings select a module. Patterns are not evaluated.
+    """Return whether the settings of an adapter select a module.
 
-    Source: `check_target_module_exists` in peft.
+    A setting that is a regular expression is ignored. Source: `check_target_module_exists` in peft.
     """
 
     def contains(names: Any) -> bool:
@@ -278,17 +283,17 @@ def _is_selected(module: str, settings: Mapping[str, Any]) -> bool:
 
 
 def write_adapter(folder: Path, model: Model, family: Family, *, base: str) -> None:
-    """Write the adapters and the trained heads of a model in the format of `peft.PeftModel`.
+    """Write the adapters and trained heads of a model so that `peft.PeftModel` can load them.
 
     Args:
         folder: Output directory.
-        model: Model with adapters.
+        model: Model with LoRA adapters.
         family: Family of the model.
         base: Path or hub id of the base model.
     """
     folder.mkdir(parents=True, exist_ok=True)
     weights = {name: p.detach() for name, p in model.named_parameters()}
-    # The names of classes with a head in transformers have the prefix of the family.
+    # In transformers, weight names have the prefix of the family only if the class has a head.
     has_no_head = not any(head in family.heads for head in model.heads)
     tensors: dict[str, Tensor] = {}
     layers = adapters(model)
@@ -301,7 +306,7 @@ def write_adapter(folder: Path, model: Model, family: Family, *, base: str) -> N
             tensors |= {module + end: t.contiguous() for end, t in zip((A, B), parts, strict=True)}
     targets = [name.removesuffix(A) for name in tensors if name.endswith(A)]
     trained = (name for name, p in model.named_parameters() if p.requires_grad)
-    # Heads that the family does not have are only stored with complete models.
+    # Heads that the family does not define are stored only in complete models.
     head_names = [n for n in trained if n.startswith(tuple(f"heads.{h}." for h in family.heads))]
     head_tensors = family.write({name: weights[name] for name in head_names}, model.config)
     head, layer = next(iter(model.heads), None), next(iter(layers.values()))
@@ -331,6 +336,6 @@ def write_adapter(folder: Path, model: Model, family: Family, *, base: str) -> N
 
 
 def _module(name: str, family: Family) -> str:
-    """Return the module of a head in transformers that contains a weight."""
+    """Return the name of the module in transformers that contains a weight of a head."""
     prefix = family.prefix if name.startswith(family.prefix) else ""
     return prefix + name.removeprefix(prefix).split(".")[0]

@@ -1,4 +1,4 @@
-"""Reading and writing of `config.json` in the format of transformers."""
+"""Functions that read and create `config.json` in the format of transformers."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ from bertkit.text.tokenizer import Tokenizer
 def read_config(
     path: Path, settings: Mapping[str, Any], family: Family | None = None
 ) -> tuple[Family, EncoderConfig, EncoderConfig | None]:
-    """Return the family, and the shapes of the encoder and of the decoder.
+    """Return the family of a model, and the configurations of its encoder and decoder.
 
     Args:
-        path: File of the settings, for messages.
+        path: Path of config.json, for error messages.
         settings: Content of config.json.
-        family: Default: the family of `model_type`.
+        family: Family of the model. Default: the family of the `model_type` in the settings.
 
     Raises:
-        CheckpointError: If the family or the shape is not supported, or code would have to run.
+        CheckpointError: If the family or a setting is not supported, or the model requires remote
+            code.
     """
     kind = settings.get("model_type")
     if not _is_code_supported(settings):
@@ -51,7 +52,7 @@ def read_config(
 
 
 def _is_code_supported(settings: Mapping[str, Any]) -> bool:
-    """Return whether a model needs no remote code, or code that bertkit implements."""
+    """Return whether a model needs no remote code, or only code that bertkit implements itself."""
     auto_map, family = settings.get("auto_map"), family_of(settings.get("model_type"))
     if auto_map is None:
         return True
@@ -61,14 +62,14 @@ def _is_code_supported(settings: Mapping[str, Any]) -> bool:
 
 
 def heads_of(settings: Mapping[str, Any], path: Path) -> tuple[str, ...]:
-    """Return the heads of a model that bertkit saved.
+    """Return the names of the heads that bertkit recorded when it saved the model.
 
     Args:
         settings: Content of `config.json`.
-        path: File of the settings, for messages.
+        path: Path of `config.json`, for error messages.
 
     Raises:
-        CheckpointError: If the value is invalid.
+        CheckpointError: If the record is invalid.
     """
     bertkit = settings.get("bertkit", {})
     heads = bertkit.get("heads", []) if isinstance(bertkit, dict) else None
@@ -78,14 +79,14 @@ def heads_of(settings: Mapping[str, Any], path: Path) -> tuple[str, ...]:
 
 
 def length_of(settings: Mapping[str, Any], path: Path) -> int | None:
-    """Return the maximum number of tokens of a model that bertkit saved.
+    """Return the maximum number of tokens that bertkit recorded when it saved the model, if any.
 
     Args:
         settings: Content of `config.json`.
-        path: File of the settings, for messages.
+        path: Path of `config.json`, for error messages.
 
     Raises:
-        CheckpointError: If the value is invalid.
+        CheckpointError: If the record is invalid.
     """
     length = settings.get("bertkit", {}).get("length")
     if length is not None and not (isinstance(length, int) and length > 2):
@@ -94,7 +95,7 @@ def length_of(settings: Mapping[str, Any], path: Path) -> int | None:
 
 
 def architecture_of(settings: Mapping[str, Any]) -> str:
-    """Return the class of the model in transformers, or "" if unknown."""
+    """Return the name of the model's class in transformers, or "" if it is unknown."""
     match settings.get("architectures"):
         case [str(name), *_]:
             return name
@@ -104,13 +105,13 @@ def architecture_of(settings: Mapping[str, Any]) -> str:
 def labels_of(
     settings: Mapping[str, Any], family: Family, weights: Mapping[str, Tensor], path: Path
 ) -> tuple[str, ...]:
-    """Return the names of the outputs of a classifier. Default: LABEL_0 and so on.
+    """Return the names of a classifier's outputs, or LABEL_0, LABEL_1, ... if there are no names.
 
     Args:
         settings: Content of `config.json`.
         family: Family of the model.
         weights: Weights of the model.
-        path: File of the settings, for messages.
+        path: Path of `config.json`, for error messages.
 
     Raises:
         CheckpointError: If `id2label` is invalid.
@@ -123,7 +124,7 @@ def labels_of(
     try:
         return tuple(str(names[key]) for key in sorted(names, key=int))
     except (TypeError, ValueError):
-        raise CheckpointError(f"{path}: the keys of id2label must be numbers") from None
+        raise CheckpointError(f"{path}: id2label must be an object with numbers as keys") from None
 
 
 def config_of(
@@ -134,18 +135,18 @@ def config_of(
     settings: Mapping[str, Any],
     length: int | None,
 ) -> dict[str, Any]:
-    """Return the content of `config.json` of a model.
+    """Return the content of a `config.json` for a model.
 
     Args:
         model: The model.
         tokenizer: Tokenizer of the model.
         family: Family of the model.
         labels: Names of the outputs of the head.
-        settings: Further keys.
-        length: Maximum number of tokens.
+        settings: Additional keys and their values.
+        length: Maximum number of tokens to record, or None to record no maximum.
 
     Raises:
-        CheckpointError: If the family cannot store the model.
+        CheckpointError: If the format of the family cannot represent the model.
     """
     heads, decoder = tuple(model.heads), model.decoder
     known = frozenset(head for head in heads if head in HEADS and head not in BERTKIT_HEADS)
@@ -157,7 +158,7 @@ def config_of(
     if family.positions_after_pad and tokenizer.pad != model.config.pad_id:
         raise CheckpointError(
             f"the padding token has id {tokenizer.pad} in the tokenizer, but {model.config.pad_id} "
-            f"in the model, and position ids of {family.name} models start after it"
+            f"in the model; {family.name} models need equal ids to compute position ids"
         )
     config = {
         "architectures": [family.architectures[known]],
@@ -181,7 +182,7 @@ def config_of(
         },
     }
     if model.causal and "choose" in heads:
-        # transformers loads the head as a classifier, whose default is two labels.
+        # transformers loads this head as a classifier, which has two outputs by default.
         config["num_labels"] = 1
     if labels:
         config["id2label"] = {str(i): name for i, name in enumerate(labels)}

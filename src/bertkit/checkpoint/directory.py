@@ -53,35 +53,35 @@ from bertkit.text.tokenizer import Tokenizer
 GENERATION = "generation_config.json"
 
 SETTINGS_READERS: Mapping[str, Callable[..., Any]] = Registry("settings_readers", {})
-"""Functions that read further settings of a model directory, by name."""
+"""Functions that read additional settings from a model directory, by name."""
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """Loaded model directory."""
+    """Model that was loaded from a directory, with its tokenizer and settings."""
 
     model: Model
     """Encoder with its heads, and the decoder if there is one."""
     tokenizer: Tokenizer
     """Tokenizer of the input texts."""
     family: Family
-    """Model family, which determines the format of a saved model."""
+    """Model family, which determines the format in which the model is saved."""
     report: LoadReport
-    """Missing and unused weights of the checkpoint."""
+    """Weights that were missing in the checkpoint, and weights that the model does not use."""
     folder: Path
-    """Model directory, also of a hub id."""
+    """Directory of the model. For a hub id, this is the directory of the download."""
     labels: tuple[str, ...] = ()
-    """Names of the outputs of the head; one name is a regression."""
+    """Names of the outputs of the head. If there is only one, the head computes a regression."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Content of `config.json`, including the settings of the task."""
     pooling: Pooling | None = None
-    """Pooling of a sentence-transformers directory."""
+    """Pooling of an embedding model in the format of sentence-transformers."""
     length: int = 512
-    """Maximum number of tokens of a sequence."""
+    """Maximum number of tokens per sequence."""
     generation: Any = None
     """Settings of text generation, if the model has a language modeling head."""
     base: Path | None = None
-    """Directory of the base model of adapters."""
+    """Directory of the base model, if an adapter was loaded."""
 
     def __repr__(self) -> str:
         config, heads = self.model.config, ", ".join(self.model.heads)
@@ -95,7 +95,9 @@ class Loaded:
         )
 
     def save(self, folder: str | Path) -> None:
-        """Save the model with its labels, task, pooling, and length; adapters are merged.
+        """Save the model with its labels, task, pooling, and maximum length.
+
+        If an adapter was loaded, it is merged into the saved weights.
 
         Args:
             folder: Output directory.
@@ -104,14 +106,14 @@ class Loaded:
 
     @property
     def begin(self) -> list[int]:
-        """Decoder start token, or an empty list without a decoder."""
+        """List with the start token of the decoder, or an empty list if there is no decoder."""
         if self.model.decoder is None or self.generation is None or self.generation.start is None:
             return []
         return [self.generation.start]
 
     @property
     def generation_settings(self) -> dict[str, Any]:
-        """Content of generation_config.json for models that are derived from this one."""
+        """Content of generation_config.json for saving a model that is derived from this model."""
         if self.generation is not None and self.generation.has_settings:
             return dict(self.generation.settings)
         path = (self.base or self.folder) / GENERATION
@@ -119,16 +121,16 @@ class Loaded:
 
     @cached_property
     def target(self) -> Tokenizer:
-        """Tokenizer of the decoder; Marian models have a separate one for the target language."""
+        """Tokenizer of the decoder. Only Marian models have one that differs from `tokenizer`."""
         folder = self.base or self.folder
         if (folder / "target.spm").exists():
             return Tokenizer.load(folder, side="target")
         return self.tokenizer
 
     def fingerprint(self) -> str:
-        """Return a hash of everything that determines embeddings, except prompt and pooling.
+        """Return a hash of the tokenizer, the configuration, and the weights.
 
-        The hash includes the tokenizer, the shape, and the weights.
+        These determine the embeddings of the model, together with the prompt and the pooling.
         """
         digest = hashlib.sha256(self.tokenizer.fingerprint.encode())
         digest.update(msgspec.json.encode(_shape(self.model.config), order="sorted"))
@@ -145,9 +147,10 @@ class Loaded:
 
 
 def _shape(config: EncoderConfig) -> dict[str, Any]:
-    """Return the settings of an encoder that change its states: no heads, no dropout.
+    """Return the settings that affect the hidden states of an encoder at inference.
 
-    Default values are omitted, so that a new setting does not change fingerprints.
+    Settings of heads and dropout are omitted. Default values are also omitted, so that fingerprints
+    do not change when bertkit adds a setting.
     """
     defaults = paths(type(config))
     return {
@@ -160,7 +163,7 @@ def _shape(config: EncoderConfig) -> dict[str, Any]:
 
 
 def _hash_weights(digest: Any, weights: Mapping[str, Tensor]) -> str:
-    """Add named weights to a digest, and return the hash."""
+    """Add the names and values of weights to a digest, and return its hash."""
     for name, weight in sorted(weights.items()):
         digest.update(name.encode())
         digest.update(weight.detach().cpu().contiguous().view(torch.uint8).numpy())
@@ -169,10 +172,10 @@ def _hash_weights(digest: Any, weights: Mapping[str, Tensor]) -> str:
 
 @dataclass(frozen=True)
 class Stored:
-    """Parts of a stored Transformer; weights and tokenizer are read when they are needed."""
+    """Parts of a stored Transformer. The weights and the tokenizer are read only when needed."""
 
     folder: Path
-    """Directory of the encoder, or the file that contains all parts."""
+    """Directory of the encoder, or the single file that contains all parts."""
     settings: dict[str, Any]
     """Content of config.json."""
     read_tensors: Callable[[], dict[str, Tensor]]
@@ -181,17 +184,17 @@ class Stored:
     length: int | None = None
     """Maximum number of tokens of an embedding model."""
     family: Family | None = None
-    """Default: the family of the `model_type` in the settings."""
+    """Family of the model. Default: the family of the `model_type` in the settings."""
     build: Callable[[Any], Encoder] | None = None
-    """Function that returns the encoder. Default: the encoder of the configuration."""
+    """Function that builds the encoder. Default: the encoder that the configuration describes."""
 
     def file(self, name: str) -> Path:
-        """Return the path of a file, or of the one file that contains all parts."""
+        """Return the path of a file in the directory, or of the single file with all parts."""
         return self.folder if self.folder.is_file() else self.folder / name
 
 
 def read_stored(path: Path) -> Stored:
-    """Read the settings of a model directory.
+    """Read the settings of a model directory, but not yet its weights and tokenizer.
 
     Args:
         path: The directory.
@@ -219,23 +222,26 @@ def load(
     revision: str | None = None,
     features: str | None = None,
 ) -> Loaded:
-    """Load a model directory or hub id, a GGUF file, or adapters (LoRA) with their model.
+    """Load a model from a directory, a hub id, a GGUF file, or a LoRA adapter directory.
+
+    A LoRA adapter is merged into its base model, which is also loaded.
 
     Args:
         name: Path or hub id of the model.
-        heads: Heads to load. Heads that the model lacks are newly initialized, and are listed in
-            `report.fresh`. Default: all heads of the model that bertkit supports.
+        heads: Heads to load. If the checkpoint does not contain a head, the head is newly
+            initialized and its weights are listed in `report.fresh`. Default: all heads in the
+            checkpoint that bertkit supports.
         labels: Names of the outputs of new heads.
-        revision: Revision of a hub id.
-        features: Frozen hidden states that are the input of a new BiLSTM, as in the settings of
-            `finetune`.
+        revision: Branch, tag, or commit of a model on the hub.
+        features: Hidden states of the frozen model that are the input of a new BiLSTM, written as
+            in the settings of `finetune`.
 
     Returns:
         The model, with its tokenizer and settings.
 
     Raises:
-        CheckpointError: If a file is missing or invalid, or the files do not fit together.
-        ConfigError: If the model does not have the layers of `features`.
+        CheckpointError: If a file is missing or invalid, or files contradict each other.
+        ConfigError: If the model does not have the layers that `features` selects.
     """
     heads = [heads] if isinstance(heads, str) else heads
     labels = [labels] if isinstance(labels, str) else labels
@@ -294,11 +300,11 @@ def load(
 def _stored(
     folder: Path, features: str | None, *, trainable: bool
 ) -> tuple[Stored, Adapter | None]:
-    """Return the parts of a model, and the adapter that changes it.
+    """Return the parts of a stored model, and the adapter to merge into it, if there is one.
 
     Raises:
         CheckpointError: If a file is missing or invalid.
-        ConfigError: If the model does not have the layers of `features`.
+        ConfigError: If the model does not have the layers that `features` selects.
     """
     warn_unfinished(folder)
     if features is not None:
@@ -313,27 +319,27 @@ def _check_pooling(pooling: Pooling | None, config: EncoderConfig, folder: Path)
     """Raise CheckpointError if the dense layer of an embedding model does not fit the encoder."""
     if pooling is not None and not pooling.reads(config.hidden):
         raise CheckpointError(
-            f"{folder}: the input size of the dense layer differs from the hidden size, "
-            f"{config.hidden}; download the model again"
+            f"{folder}: the input size of the dense layer differs from the hidden size of the "
+            f"encoder, {config.hidden}; download the model again"
         )
 
 
 def _without_heads(
     weights: Mapping[str, Tensor], heads: Sequence[str], family: Family
 ) -> dict[str, Tensor]:
-    """Return the weights without the weights of newly initialized heads.
+    """Return the weights without those of the given heads, which are newly initialized.
 
-    The pooler is part of the encoder, so it is not removed.
+    The pooler is kept, because it is part of the encoder.
     """
     stale = {name for head in heads for name in head_weights(family, head, weights)}
     return {n: w for n, w in weights.items() if n not in stale or n.startswith(family.prefix)}
 
 
 def _read_tokenizer(stored: Stored, family: Family, config: EncoderConfig) -> Tokenizer:
-    """Read the tokenizer of a model, and check that it fits the model.
+    """Read the tokenizer of a model, and check that it matches the model.
 
     Raises:
-        CheckpointError: If the tokenizer does not fit the model.
+        CheckpointError: If the tokenizer does not match the model.
     """
     tokenizer = stored.read_tokenizer()
     if stored.pooling is not None and stored.pooling.lowercase:
@@ -344,7 +350,7 @@ def _read_tokenizer(stored: Stored, family: Family, config: EncoderConfig) -> To
 
 
 def _read_generation(folder: Path, settings: Mapping[str, Any], model: Model) -> Any:
-    """Read the settings of text generation in a model directory, by the extension that uses them.
+    """Read the settings of text generation from a model directory, with the `generation` reader.
 
     Raises:
         CheckpointError: If a value has the wrong type.
@@ -359,7 +365,7 @@ def _check_heads(
     family: Family,
     folder: Path,
 ) -> None:
-    """Raise CheckpointError if the family has no such head, or a head needs labels."""
+    """Raise CheckpointError if the family does not support a head, or a head lacks its labels."""
     for head in () if isinstance(heads, Mapping) else heads:
         if head not in HEADS:
             raise CheckpointError(f"heads: unknown head {head!r}; {did_you_mean(head, HEADS)}")
@@ -370,13 +376,13 @@ def _check_heads(
             )
     for head in heads:
         if head in LABELED and not labels:
-            raise CheckpointError(f"{folder}: has no {head} head; pass labels for a new head")
+            raise CheckpointError(f"{folder}: no {head} head; pass labels to create a new one")
 
 
 def _check_tokenizer(
     tokenizer: Tokenizer, folder: Path, family: Family, config: EncoderConfig
 ) -> None:
-    """Raise CheckpointError if the tokenizer does not fit the model."""
+    """Raise CheckpointError if the tokenizer does not match the model."""
     tokenizer.need(*family.roles)
     reason = ""
     if family.positions_after_pad and tokenizer.pad != config.pad_id:
@@ -403,9 +409,9 @@ def save(
     pooling: Pooling | None = None,
     generation: Mapping[str, Any] | None = None,
 ) -> None:
-    """Save a model directory for `load` and `transformers`; each file is written atomically.
+    """Save a model in a directory that `load` and `transformers` can read.
 
-    To save a model that `load` returned, use `Loaded.save`.
+    Each file is written atomically. To save a model that `load` returned, use `Loaded.save`.
 
     Args:
         folder: Output directory.
@@ -413,15 +419,17 @@ def save(
         tokenizer: Tokenizer of the model.
         family: Family of the model.
         labels: Names of the outputs of the head.
-        settings: Further keys of `config.json`, such as the settings of a task.
+        settings: Additional keys of `config.json`, such as the settings of a task.
         length: Maximum number of tokens. Default: the maximum of the model.
-        weights: Weights that replace weights of the model with the same names (fp32 master
-            weights).
-        pooling: Pooling for sentence-transformers. Default: the pooling of a head of the model.
-        generation: Generation settings of the model that this model is derived from.
+        weights: Weights to save instead of the model's weights with the same names, such as fp32
+            master weights.
+        pooling: Pooling to write for sentence-transformers. Default: the pooling of the model's
+            pooling head, if it has one.
+        generation: Content of `generation_config.json`, from the model that this model is derived
+            from.
 
     Raises:
-        CheckpointError: If the family cannot store the model.
+        CheckpointError: If the format of the family cannot represent the model.
 
     Shapes:
         weights: the shapes of the weights of the model.
@@ -454,7 +462,7 @@ def save(
 
 
 TASK_SETTINGS = ("problem_type", "task_specific_params")
-"""Settings of a task in config.json, in addition to bertkit's own."""
+"""Keys of config.json with settings of a task, in addition to the key `bertkit`."""
 
 
 def resave(
@@ -471,7 +479,7 @@ def resave(
         loaded: The original model.
         model: The changed model.
         out: Output directory.
-        tokenizer: Default: the tokenizer of the original model.
+        tokenizer: Tokenizer to save. Default: the tokenizer of the original model.
         length: Maximum number of tokens. Default: the maximum of the original model.
     """
     settings = {name: loaded.settings[name] for name in TASK_SETTINGS if name in loaded.settings}
@@ -492,7 +500,7 @@ def resave(
 
 
 def _dense(model: Model, pooling: Pooling | None) -> dict[str, Tensor]:
-    """Return the weights of the dense layer, by their names in each head of its shape."""
+    """Return the weights of the pooling's dense layer, named for each head with equal shapes."""
     if pooling is None or pooling.dense is None:
         return {}
     shape = pooling.dense.linear.weight.shape
@@ -506,7 +514,9 @@ def _dense(model: Model, pooling: Pooling | None) -> dict[str, Tensor]:
 
 
 def _check_sizes(config: EncoderConfig, weights: Mapping[str, Tensor], path: Path) -> None:
-    """Check that sizes do not exceed the stored weights, before a model of this size is built.
+    """Check that no size in the configuration is larger than the stored weights.
+
+    Call this before the model is built, because an excessive size would exhaust the memory.
 
     Raises:
         CheckpointError: If a size is too large.
@@ -534,7 +544,7 @@ def _check_labels(
     weights: Mapping[str, Tensor],
     path: Path,
 ) -> None:
-    """Raise CheckpointError if the numbers of outputs and labels differ."""
+    """Raise CheckpointError if a head does not have as many outputs as there are labels."""
     for head in (head for head in heads if head in LABELED):
         default = {"out.weight": f"heads.{head}.out.weight"}
         outputs = len(weights.get(str(family.heads.get(head, default)["out.weight"]), ()))

@@ -1,6 +1,6 @@
-"""Formats of models: the files that identify each format, and the class that loads it.
+"""Formats of models. Each format is identified by its files, and loaded by a class.
 
-Nothing here imports torch, because exported models are used without it.
+This module does not import torch, because exported models can be used without it.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ FORMATS = Registry(
 """Subclasses of `ModelFormat` by name."""
 
 ACCELERATORS: Mapping[str, Callable[..., Any]] = Registry("accelerators", {})
-"""Functions that load a faster `engine` or `embedder` of a model, or return None."""
+"""Functions that return a faster `engine` or `embedder` for a model, or None if there is none."""
 
 SINGLE_FILES: Mapping[str, str] = {"gguf": "*.gguf", "word-vectors": "*"}
-"""Name patterns of the formats that are one file."""
+"""Formats that consist of one file, each with a pattern that its file name matches."""
 
 DIRECTORIES: Mapping[str, tuple[str, ...]] = {
     "exported": ("export.json",),
@@ -49,10 +49,11 @@ DIRECTORIES: Mapping[str, tuple[str, ...]] = {
     "run": ("run.json",),
     "store": ("bertkit.json",),
 }
-"""Files of the formats that are directories. A file after "!" must not exist.
+"""Formats that are directories, each with the files that it must contain.
 
-The first format that matches is used. A "transformer" whose `model_type` is the name of another
-format has that format.
+A directory must not contain a file that is marked with "!". The first format that matches is used.
+If a directory matches "transformer" and its `model_type` is the name of another format, that
+format is used.
 """
 
 
@@ -79,14 +80,14 @@ def _contains(folder: Path, pattern: str) -> bool:
 
 
 def open_format(model: Any, revision: str | None = None) -> ModelFormat:
-    """Return the format of a model, whose methods load the model for different uses.
+    """Find the format of a model, and return an object that can load the model.
 
     Args:
         model: Path or hub id of a model, or a `Loaded` model.
-        revision: Revision of a hub id.
+        revision: Branch, tag, or commit of a model on the hub.
 
     Raises:
-        CheckpointError: If there is no model, or its format is unknown.
+        CheckpointError: If the model does not exist, or its format is unknown.
     """
     if not isinstance(model, str | Path) and hasattr(model, "folder"):
         loaded: ModelFormat = FORMATS["transformer"](model.folder, model)
@@ -103,90 +104,91 @@ def open_format(model: Any, revision: str | None = None) -> ModelFormat:
 
 @dataclass(frozen=True)
 class LoadSettings:
-    """How a model is loaded for inference; each caller sets what it needs."""
+    """Settings for loading a model for inference. A format uses only the settings that it needs."""
 
     precision: Inference = "fp32"
     device: str = "auto"
     task: Any = None
     """Name or class of a task. Default: the task that the model was fine-tuned for."""
     embedding_task: str | None = None
-    """Task of an embedding model, or of an encoder without a task."""
+    """Task to use for an embedding model, or for an encoder that was not fine-tuned for a task."""
     pooling: str | None = None
-    """mean, cls, or max. Default: the pooling of the model."""
+    """Pooling of the embeddings: mean, cls, or max. Default: the pooling of the model."""
     normalize: bool | None = None
-    """Whether embeddings have length 1. Default: as the model specifies."""
+    """Whether embeddings are scaled to length 1. Default: the setting of the model."""
     batch_invariant: bool = False
-    """Whether a text has the same embedding, bit for bit, in every batch."""
+    """Whether the embedding of a text must be bit-for-bit the same in every batch."""
     trusted: Mapping[str, Any] = field(default_factory=dict)
-    """Tasks from outside the package whose code may run, by their full names."""
+    """Tasks that are not part of bertkit and whose code may run, by their full names."""
 
 
 class ModelFormat:
-    """Model of one format, not loaded yet; a format overrides the methods that it supports.
+    """Base class of formats. An object represents a model that is not loaded yet.
 
-    Each method raises CheckpointError if the format does not support it, or the files are invalid,
-    and ConfigError if it does not support a setting.
+    A subclass overrides the methods that its format supports. The other methods raise
+    CheckpointError. A method also raises CheckpointError if a file is invalid, and ConfigError if
+    the format does not support a setting.
     """
 
     noun = ""
-    """Name of the format in messages, with an article."""
+    """Name of the format with an article, for error messages."""
     remedy = ""
-    """What to do if the format does not support what a caller needs."""
+    """End of the error message if a method is not supported, which states what to do."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def mismatch(self, expected: str, remedy: str = "") -> CheckpointError:
-        """Return the error of a caller that needs another format."""
+        """Return the error to raise if a caller needs a different kind of model."""
         todo = remedy or self.remedy
         return CheckpointError(f"{self.path}: expected {expected}, got {self.noun}; {todo}")
 
     def stored(self) -> Any:
-        """Return the settings, weights, and tokenizer of a Transformer."""
+        """Return the settings, weights, and tokenizer of a Transformer model."""
         raise self.mismatch("a Transformer")
 
     def trainable(self) -> Any:
-        """Return the settings, weights, and tokenizer of a model to fine-tune.
+        """Return the settings, weights, and tokenizer of a model that is going to be fine-tuned.
 
-        Missing weights are newly initialized.
+        Weights that are missing in the files are newly initialized.
         """
         return self.stored()
 
     def load_embedder(self, settings: LoadSettings) -> Any:
-        """Load the model to compute embeddings of texts."""
-        raise self.mismatch("a model of text embeddings")
+        """Load the model for computing text embeddings."""
+        raise self.mismatch("a text embedding model")
 
     def load_task(self, settings: LoadSettings) -> Any:
         """Load the pipeline of the task that the model was fine-tuned for."""
         raise self.mismatch("a fine-tuned model")
 
     def load_predictor(self, settings: LoadSettings) -> Any:
-        """Load the model to predict examples of the task that it was fine-tuned for."""
+        """Load the model for predicting examples of the task that it was fine-tuned for."""
         return self.load_task(settings)
 
     def load_frozen(self, settings: LoadSettings) -> Any:
-        """Load the model to compute states of the words of texts."""
-        raise self.mismatch("a model of texts")
+        """Load the model for computing the hidden states of the words in a text."""
+        raise self.mismatch("a text model")
 
     def load_words(self, settings: LoadSettings) -> Any:
-        """Load the model to compute states of single words."""
+        """Load the model for computing vectors of single words."""
         return self.load_frozen(settings)
 
     def load_neighbors(self) -> Any:
-        """Load a function of a word and a number N that returns its N most similar words."""
+        """Load a function that takes a word and a number N and returns the N most similar words."""
         raise self.mismatch("a file of word vectors")
 
     def load_pipelines(self, settings: LoadSettings) -> Any:
-        """Load the model with all pipelines that it supports."""
+        """Load the model and return all pipelines that it supports."""
         raise self.mismatch("a model that can be served")
 
     def info(self) -> dict[str, Any]:
-        """Return the shape, number of parameters, heads, and labels."""
+        """Return the size of the model, its number of parameters, its heads, and its labels."""
         raise self.mismatch("a model with weights")
 
 
 class TensorFlowFormat(ModelFormat):
-    """Checkpoint of TensorFlow, which bertkit does not read."""
+    """TensorFlow checkpoint, which bertkit cannot load."""
 
     noun = "a TensorFlow checkpoint"
     remedy = (
@@ -197,7 +199,7 @@ class TensorFlowFormat(ModelFormat):
 
 
 class RunFormat(ModelFormat):
-    """Directory of a run that has not written a model yet."""
+    """Directory of a training run that has not saved a model yet."""
 
-    noun = "a run without a model yet"
-    remedy = "continue it with --resume"
+    noun = "a run that has not saved a model yet"
+    remedy = "continue the run with --resume"

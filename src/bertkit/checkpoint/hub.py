@@ -1,4 +1,4 @@
-"""Download models from the Hugging Face hub, and upload models to it."""
+"""Functions that download models from the Hugging Face Hub, and upload models to it."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from bertkit.checkpoint.run_directory import EXPERIMENT, RUN, SCORES, TEST, TUNI
 from bertkit.errors import CheckpointError
 
 WEIGHT_FILES = ("*.safetensors", "*.hdf5", "vectors.txt.gz")
-"""Patterns of weights."""
+"""File name patterns of weights."""
 
 PYTORCH_FILES = "pytorch_model*.bin"
-"""Pattern of weights that are used only if a model has no others."""
+"""File name pattern of weights that are used only if a model has no other weight files."""
 
 MODEL_FILES = ("*.json", "*.txt", "*.spm", *WEIGHT_FILES)
-"""Patterns of the files of a model: weights, settings, and vocabulary. No code."""
+"""File name patterns of a model: weights, settings, and vocabulary, but no code."""
 
 RECORDS = (RUN, SCORES, EXPERIMENT, TEST, TUNING_FILE)
-"""Files of a run or a machine, which are not part of the model."""
+"""Files that describe a training run or a machine, and are not part of the model."""
 
 ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
-"""Pattern of a hub id."""
+"""Regular expression that matches a hub id."""
 
 
 def resolve(name: str | Path, revision: str | None = None) -> Path:
-    """Return the directory or file of a model, which is downloaded if it is a hub id.
+    """Return the local path of a model, and download the model first if it is on the hub.
 
     Args:
         name: Local path, or hub id such as `google-bert/bert-base`.
-        revision: Branch, tag, or commit of the hub.
+        revision: Branch, tag, or commit of a model on the hub.
 
     Raises:
         CheckpointError: If the model does not exist, or cannot be downloaded.
@@ -54,9 +54,9 @@ def resolve(name: str | Path, revision: str | None = None) -> Path:
         RevisionNotFoundError,
     )
 
-    # Base class of the errors of the HTTP client that the hub's library uses.
+    # This is the base class of errors in the HTTP client that huggingface_hub uses.
     transport: type[Exception] = HfHubHTTPError.__bases__[0]
-    # Tuning results are only valid on the machine that wrote them.
+    # Tuning results are valid only on the machine that computed them.
     options: dict[str, Any] = {"revision": revision, "ignore_patterns": [TUNING_FILE]}
     try:
         folder = Path(snapshot_download(name, allow_patterns=list(MODEL_FILES), **options))
@@ -77,9 +77,9 @@ def resolve(name: str | Path, revision: str | None = None) -> Path:
 
 
 def model_files(folder: Path) -> list[str]:
-    """Return the files of a model directory: weights, settings, and vocabulary.
+    """Return the relative paths of a model's files: weights, settings, and vocabulary.
 
-    Modules of sentence-transformers and frozen models are in subdirectories.
+    They include files in the subdirectories of sentence-transformers modules and frozen models.
     """
     modules = ("", "[0-9]_*/", "base/", "base/[0-9]_*/")
     kinds = (module + kind for module in modules for kind in (*MODEL_FILES, PYTORCH_FILES))
@@ -89,36 +89,36 @@ def model_files(folder: Path) -> list[str]:
 
 
 def _has_weights(folder: Path) -> bool:
-    """Return whether a directory has weights in other files than files of PyTorch."""
+    """Return whether a directory contains weight files that are not PyTorch pickles."""
     return any(next(folder.glob(kind), None) for kind in WEIGHT_FILES)
 
 
 def published(folder: Path) -> list[str]:
-    """Return the files of a model directory that other users need: the model and its card."""
+    """Return the files of a model directory to publish: the model and its model card."""
     return sorted([*model_files(folder), *(path.name for path in folder.glob("README.md"))])
 
 
 def push(folder: Path, name: str, files: list[str], *, private: bool, message: str) -> str:
-    """Upload files of a directory to a model on the hub, which is created if it does not exist.
+    """Upload files to a model repository on the hub, and create the repository if necessary.
 
     Args:
-        folder: The directory.
-        name: Hub id.
-        files: The files.
-        private: Whether a new model is private.
+        folder: Directory that contains the files.
+        name: Hub id of the model.
+        files: Paths of the files, relative to the directory.
+        private: Whether a newly created repository is private.
         message: Commit message.
 
     Returns:
         URL of the model.
 
     Raises:
-        CheckpointError: If the upload fails; the message contains the reason.
+        CheckpointError: If the upload fails. The message contains the reason.
     """
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError, LocalTokenNotFoundError
 
     api = HfApi()
-    # Base class of the errors of the HTTP client that the hub's library uses.
+    # This is the base class of errors in the HTTP client that huggingface_hub uses.
     transport: type[Exception] = HfHubHTTPError.__bases__[0]
     try:
         api.create_repo(name, private=private, exist_ok=True)
@@ -140,5 +140,5 @@ def push(folder: Path, name: str, files: list[str], *, private: bool, message: s
 
 
 def _first_line(error: Exception) -> str:
-    """Return the first line of an error message, or the type of the error if it has none."""
+    """Return the first line of an error's message, or the error's type if there is no message."""
     return (str(error) or type(error).__name__).splitlines()[0]

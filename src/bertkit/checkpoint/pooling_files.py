@@ -1,4 +1,4 @@
-"""Reading and writing of the pooling in the format of sentence-transformers."""
+"""Functions that read and write pooling settings in the format of sentence-transformers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ ACTIVATIONS: dict[str, Activation] = {
     "torch.nn.modules.activation.ReLU": "relu",
     "torch.nn.modules.linear.Identity": "none",
 }
-"""Activation classes in files -> activations of a dense layer."""
+"""Activation of a dense layer for each class name that a file can contain."""
 
 MODULES, LENGTH = "modules.json", "sentence_bert_config.json"
 SETTINGS = "config_sentence_transformers.json"
@@ -45,13 +45,16 @@ OLDER_LENGTHS = tuple(
     f"sentence_{name}_config.json"
     for name in ("roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 )
-"""Names of this file before version 1 of sentence-transformers, in its order."""
+"""Names of `sentence_bert_config.json` before version 1 of sentence-transformers.
+
+They are tried in the same order as in sentence-transformers.
+"""
 
 ORDER = ("Transformer", "Pooling", "Dense", "Normalize")
-"""Supported modules in their order; Dense and Normalize are optional."""
+"""Supported modules in the required order. Dense and Normalize are optional."""
 
 MAX_MODULES, MAX_NAME_CHARACTERS = 16, 255
-"""Maximum number of modules, and of characters in the directory name of a module."""
+"""Maximum number of modules, and maximum number of characters in a module's directory name."""
 
 
 def write_pooling(
@@ -62,15 +65,15 @@ def write_pooling(
     length: int,
     weights: Mapping[str, Tensor] | None = None,
 ) -> None:
-    """Add the files of sentence-transformers to a model directory.
+    """Add the files that sentence-transformers needs to a model directory.
 
     Args:
-        folder: The directory.
-        pooling: The pooling.
+        folder: The model directory.
+        pooling: The pooling to write.
         hidden: Hidden size of the encoder.
         length: Maximum number of tokens.
-        weights: Weights that replace weights of the dense layer with the same names (fp32 master
-            weights).
+        weights: Weights to save instead of the dense layer's weights with the same names, such as
+            fp32 master weights.
     """
     kinds = ["Transformer", "Pooling"]
     kinds += ["Dense"] if pooling.dense else []
@@ -118,17 +121,17 @@ def _write_dense(folder: Path, dense: Dense, weights: Mapping[str, Tensor]) -> N
 
 
 def read_pooling(folder: Path) -> tuple[Pooling | None, Path, int | None]:
-    """Read the modules of a sentence-transformers directory.
+    """Read the pooling of a model that may be in the format of sentence-transformers.
 
     Args:
         folder: Directory of any model.
 
     Returns:
-        The pooling, or None if it is not an embedding model; the directory of the encoder; and the
-        maximum number of tokens, or None.
+        The pooling, or None if this is not an embedding model; the directory of the encoder; and
+        the maximum number of tokens, or None if it is not specified.
 
     Raises:
-        CheckpointError: If a file is invalid, or a module or a setting is not supported.
+        CheckpointError: If a file is invalid, or a module or setting is not supported.
     """
     if not (folder / MODULES).exists():
         return None, folder, None
@@ -163,7 +166,7 @@ def max_length_of(settings: Mapping[str, Any], folder: Path) -> int | None:
 
     Args:
         settings: Settings of the module Transformer.
-        folder: Directory of the module, for messages.
+        folder: Directory of the module, for error messages.
 
     Raises:
         CheckpointError: If the value is not a number of tokens.
@@ -180,7 +183,7 @@ def check_keys(keys: KeyTable, settings: Mapping[str, Any], path: Path) -> None:
     """Check that every setting of a file is supported.
 
     Args:
-        keys: Keys of the file.
+        keys: Table of the keys in the file.
         settings: Content of the file.
         path: Path of the file, for messages.
 
@@ -229,7 +232,7 @@ def module_type(folder: Path, name: str, known: Collection[str] = ORDER) -> str:
 
 
 def _check_order(folder: Path, kinds: Sequence[str]) -> None:
-    """Raise CheckpointError unless the order of the modules is supported."""
+    """Raise CheckpointError if the modules are not in the supported order."""
     for before, kind in pairwise(kinds):
         if ORDER.index(kind) <= ORDER.index(before):
             raise CheckpointError(
@@ -244,11 +247,11 @@ def _check_order(folder: Path, kinds: Sequence[str]) -> None:
 
 
 def read_transformer(folder: Path, keys: KeyTable) -> dict[str, Any]:
-    """Read the settings of the module Transformer from the first file that has any.
+    """Read the settings of the module Transformer from the first file that is not empty.
 
     Args:
         folder: Directory of the module.
-        keys: Keys of the file.
+        keys: Table of the keys in the file.
 
     Raises:
         CheckpointError: If a setting is not supported, or the file is invalid.
@@ -262,7 +265,7 @@ def read_transformer(folder: Path, keys: KeyTable) -> dict[str, Any]:
 
 
 def _add_module(pooling: Pooling, folder: Path, kind: str) -> Pooling:
-    """Add the settings of a module to a pooling."""
+    """Return a copy of the pooling with the settings of a module."""
     path = folder / "config.json"
     if kind == "Dense":
         return replace(pooling, dense=_read_dense(folder))
@@ -284,7 +287,7 @@ def read_settings(path: Path, keys: KeyTable = SETTINGS_KEYS) -> Pooling:
 
     Args:
         path: Path of the file.
-        keys: Keys of the file.
+        keys: Table of the keys in the file.
 
     Raises:
         CheckpointError: If a setting is not supported, or the file is invalid.
@@ -292,15 +295,15 @@ def read_settings(path: Path, keys: KeyTable = SETTINGS_KEYS) -> Pooling:
     config = read_object(path) if path.exists() else {}
     named, default = config.get("prompts") or {}, config.get("default_prompt_name")
     if not isinstance(named, dict) or not all(isinstance(t, str | None) for t in named.values()):
-        raise CheckpointError(f"{path}: prompts must be an object of texts, got {named!r}")
-    # sentence-transformers always has the prompts query and document; they can be empty.
+        raise CheckpointError(f"{path}: prompts must be an object of strings, got {named!r}")
+    # In sentence-transformers, the prompts query and document always exist, but may be empty.
     if default not in (None, "query", "document", *named):
         known = ", ".join(named) or "none"
         raise CheckpointError(f"{path}: default_prompt_name = {default!r}; known prompts: {known}")
     if config.get("truncate_dim") is not None:
         raise CheckpointError(
-            f"{path}: truncate_dim = {config['truncate_dim']!r} is not supported; remove it and "
-            "truncate embeddings in your code"
+            f"{path}: truncate_dim = {config['truncate_dim']!r} is not supported; remove the key "
+            "and truncate embeddings in your code"
         )
     check_keys(keys, config, path)
     prompts = Prompts({name: text or "" for name, text in named.items()}, default)
@@ -308,7 +311,7 @@ def read_settings(path: Path, keys: KeyTable = SETTINGS_KEYS) -> Pooling:
 
 
 def _pooling_mode(config: Mapping[str, Any], path: Path) -> Mode:
-    """Return the pooling; the key `pooling_mode` has priority over the older `pooling_mode_*`."""
+    """Return the pooling mode. The key `pooling_mode` overrides the older keys `pooling_mode_*`."""
     named = config.get("pooling_mode")
     modes = named if isinstance(named, list) else [named]
     if named is None:
@@ -323,7 +326,7 @@ def _pooling_mode(config: Mapping[str, Any], path: Path) -> Mode:
 
 
 def _read_dense(folder: Path) -> Dense:
-    """Read a dense layer; raise CheckpointError if it is not supported or invalid."""
+    """Read a dense layer. Raise CheckpointError if it is invalid or not supported."""
     path = folder / "config.json"
     match config := read_object(path):
         case {"in_features": int(hidden), "out_features": int(width)} if hidden > 0 and width > 0:
@@ -332,7 +335,7 @@ def _read_dense(folder: Path) -> Dense:
             raise CheckpointError(f"{path}: in_features and out_features must be positive integers")
     check_keys(DENSE_KEYS, config, path)
     name = config.get("activation_function", next(iter(ACTIVATIONS)))
-    # A tuple compares with ==, because the value can be a list, which has no hash.
+    # The keys are converted to a tuple, because the value can be a list, which is not hashable.
     if name not in tuple(ACTIVATIONS):
         raise CheckpointError(
             f"{path}: activation_function = {name!r} is not supported; use {', '.join(ACTIVATIONS)}"
@@ -349,7 +352,7 @@ def _read_dense(folder: Path) -> Dense:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """Read a JSON object of settings.
+    """Read a JSON file that contains an object.
 
     Raises:
         CheckpointError: If the file is missing or invalid.

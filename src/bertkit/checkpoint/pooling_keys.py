@@ -1,4 +1,4 @@
-"""Keys of the files of a sentence-transformers directory."""
+"""Tables of the keys in the files of a sentence-transformers directory."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from bertkit.nn.pooling import Mode
 from bertkit.published_keys import KeyTable
 
 MODES: dict[str, Mode] = {"cls_token": "cls", "mean_tokens": "mean", "max_tokens": "max"}
-"""Name of a pooling in sentence-transformers -> name in bertkit."""
+"""bertkit's name for each pooling mode of sentence-transformers."""
 
 OTHER_MODES = ("mean_sqrt_len_tokens", "weightedmean_tokens", "lasttoken")
-"""Names of unsupported poolings in sentence-transformers."""
+"""Pooling modes of sentence-transformers that bertkit does not support."""
 
 _SHAPE = "the weights determine it"
 _VECTOR = ("sentence_embedding", None)
@@ -33,7 +33,7 @@ SETTINGS_KEYS = KeyTable(
 MODULES_KEYS = KeyTable(
     applied=("path", "type"),
     irrelevant={
-        "idx": "the order of the list counts",
+        "idx": "the order of the list determines the order of the modules",
         "name": "only the order of the modules matters",
         "kwargs": "names of optional arguments of encode, which bertkit does not have",
     },
@@ -41,7 +41,7 @@ MODULES_KEYS = KeyTable(
 TRANSFORMER_KEYS = KeyTable(
     applied=("max_seq_length", "do_lower_case"),
     irrelevant={
-        "unpad_inputs": "bertkit has no padding",
+        "unpad_inputs": "bertkit does not use padding",
         "backend": "an argument of sentence-transformers overrides it",
     },
     neutral={

@@ -1,4 +1,4 @@
-"""Tensors of PyTorch files (`pytorch_model.bin`), which are pickles, read without running code."""
+"""Safe reading of PyTorch files (`pytorch_model.bin`): they are pickles, but no code is run."""
 
 from __future__ import annotations
 
@@ -16,21 +16,22 @@ from bertkit.errors import CheckpointError
 from bertkit.storage import check_file
 
 MAX_PICKLE_BYTES = 64 << 20
-"""Maximum size of the pickle in a zip archive, which contains names and shapes, but no values."""
+"""Maximum size in bytes of the pickle in a zip archive. It contains tensor names and shapes, but
+no values."""
 
 
 def read_pytorch(path: Path) -> dict[str, Tensor]:
     """Return the tensors of a PyTorch file, by name.
 
-    `torch.load` builds only tensors, containers, and numbers (`weights_only=True`). Zip archives,
-    the format of torch 1.6 and later, are mapped into memory; older files are read completely.
+    With `weights_only=True`, `torch.load` creates only tensors, containers, and numbers. Zip
+    archives, the format of torch 1.6 and later, are memory-mapped. Older files are read completely.
 
     Args:
-        path: A file that `torch.save` wrote, with a state dict.
+        path: File with a state dict, written by `torch.save`.
 
     Raises:
         CheckpointError: If the file is missing, damaged, or not a state dict, or if its pickle
-            refers to other objects.
+            contains objects of other types.
     """
     try:
         check_file(path, CheckpointError, most=memory.installed())
@@ -51,7 +52,7 @@ def read_pytorch(path: Path) -> dict[str, Tensor]:
                 f"{path}: its pickle refers to {found[1]}, which bertkit does not load, because it "
                 "could run code; convert the file to safetensors where you trust it"
             ) from None
-        # The beginning of torch's message recommends to load without protection.
+        # The beginning of torch's message is removed, because it recommends unsafe loading.
         reason = str(error).rpartition("WeightsUnpickler error: ")[2].split("\n")[0][:200]
         if not reason or reason.startswith("Weights only"):
             reason = type(error).__name__
@@ -62,7 +63,7 @@ def read_pytorch(path: Path) -> dict[str, Tensor]:
 
 
 def _check_archive(path: Path) -> None:
-    """Check that a zip archive cannot expand beyond the size of its file.
+    """Check that the content of a zip archive is not larger than the archive itself.
 
     Raises:
         ValueError: If an entry is compressed, entries overlap, or the pickle is too large.
@@ -79,10 +80,11 @@ def _check_archive(path: Path) -> None:
 
 
 def _check_tensors(content: object) -> dict[str, Tensor]:
-    """Return the content of a file as a state dict.
+    """Check that the content of a file is a state dict, and return it.
 
     Raises:
-        ValueError: If the file contains anything but dense tensors within their storage.
+        ValueError: If a value is not a dense tensor on the CPU, or the shape of a tensor is larger
+            than its storage.
     """
     if not isinstance(content, Mapping) or not all(isinstance(name, str) for name in content):
         raise ValueError("not a state dict")
@@ -90,7 +92,7 @@ def _check_tensors(content: object) -> dict[str, Tensor]:
         if not isinstance(tensor, Tensor) or tensor.layout != torch.strided or tensor.is_quantized:
             raise ValueError(f"{name}: not a dense tensor")
         if tensor.device.type != "cpu":
-            raise ValueError(f"{name}: a tensor without values")
+            raise ValueError(f"{name}: the tensor has no values")
         if tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
-            raise ValueError(f"{name}: its shape exceeds its values")
+            raise ValueError(f"{name}: the shape requires more values than the file contains")
     return {name: tensor.detach() for name, tensor in content.items()}

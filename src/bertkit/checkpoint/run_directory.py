@@ -1,4 +1,4 @@
-"""Files of a run in its model directory, and a warning about unfinished runs."""
+"""Names of the files that a training run writes, and a warning about unfinished runs."""
 
 from __future__ import annotations
 
@@ -12,33 +12,36 @@ from bertkit.errors import CheckpointError, format_message
 from bertkit.storage import read_bytes
 
 RUN, JOURNAL = "run.json", "journal.jsonl"
-"""Settings of the run, and its records."""
+"""File with the settings of a run, and file with the records of its steps and epochs."""
 
 SCORES, TEST = "scores.json", "test.json"
-"""Scores of a fine-tuned model on dev, written after the last epoch, and on the test set."""
+"""Files with the scores of a fine-tuned model on the dev set and on the test set.
+
+`scores.json` is written after the last epoch.
+"""
 
 EXPERIMENT = "experiment.json"
-"""Settings and results of `bertkit experiment`."""
+"""File with the settings and results of `bertkit experiment`."""
 
 TUNING_FILE = "tuned.json"
-"""Result of `bertkit export tune`."""
+"""File with the result of `bertkit export tune`."""
 
 MAX_JOURNAL_BYTES = 512 << 20
-"""Largest size in bytes of a journal; a step takes about 150 bytes."""
+"""Maximum size in bytes of a journal. The record of a step has about 150 bytes."""
 
 CHECKPOINTS = "checkpoints"
-"""Directory of checkpoints; the model of a pretraining run is the latest checkpoint."""
+"""Directory with the checkpoints of a pretraining run. The model is the latest checkpoint."""
 
 
 def warn_unfinished(folder: Path) -> None:
-    """Warn if the model is from an unfinished run: log its epoch or step and how to resume.
+    """Warn if the run that wrote a model has not finished, and print how to resume it.
 
     Args:
         folder: Model directory.
     """
     match next(_records(folder / RUN), None):
         case {"settings": {"epochs": int(epochs)}, "data": {"dev": _}}:
-            # Before the first epoch there is no model, and `load` reports an error.
+            # If no epoch has finished, there is no model, and `load` raises an error.
             if (folder / SCORES).exists() or not (epoch := _last(folder, "epoch", "scores")):
                 return
             run, progress = "fine-tuning", f"the best model after epoch {epoch} of {epochs}"
@@ -52,25 +55,27 @@ def warn_unfinished(folder: Path) -> None:
         case _:
             return
     say(
-        f"warning: {folder}: {run} has not finished: this is {progress}; "
+        f"warning: {folder}: {run} has not finished; this is {progress}; "
         + format_message("resume it with --resume")
     )
 
 
 def _last(folder: Path, key: str, other_key: str) -> int:
-    """Return the largest value of a key in the records with another key, or 0."""
+    """Return the largest value of a key in the records that also have another key, or 0."""
     records = _records(folder / JOURNAL, f'"{other_key}"'.encode())
     numbers = (record.get(key) for record in records)
     return max((number for number in numbers if isinstance(number, int)), default=0)
 
 
 def _records(path: Path, text: bytes = b"") -> Iterator[dict[str, Any]]:
-    """Yield the JSON objects of the lines that contain a text, or the object of the whole file.
+    """Yield the JSON objects in the lines of a file that contain `text`.
+
+    If `text` is empty, the whole file is parsed as one JSON object. Invalid JSON is skipped.
 
     Raises:
-        CheckpointError: If the path is not a regular file, or too large.
+        CheckpointError: If the path is not a regular file, or the file is too large.
     """
-    # The file also does not exist if the model is one file, such as a GGUF file.
+    # The path does not exist if the model is a single file, such as a GGUF file.
     if not path.exists():
         return
     content = read_bytes(path, CheckpointError, most=MAX_JOURNAL_BYTES)

@@ -1,4 +1,4 @@
-"""Weights of safetensors and PyTorch files, with the names that a family declares."""
+"""Functions that read and write weights, and convert their names for the family of a model."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from bertkit.storage import NEW_FILE, check_file, read_json
 
 FILE, INDEX = "model.safetensors", "model.safetensors.index.json"
 MAX_TENSORS = 1 << 16
-"""Maximum number of tensors of a file. The largest models have several thousand."""
+"""Maximum number of tensors in a file. The largest models have several thousand."""
 
 REMEDY = "download or write it again"
 PYTORCH_FILE, PYTORCH_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
@@ -34,27 +34,27 @@ PYTORCH_FILE, PYTORCH_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json
 
 @dataclass(frozen=True)
 class LoadReport:
-    """Missing and unused weights of a checkpoint."""
+    """Differences between the weights of a checkpoint and of the model that was loaded from it."""
 
     fresh: tuple[str, ...] = ()
-    """Weights of the model that the checkpoint lacks; they are newly initialized."""
+    """Weights of the model that the checkpoint does not contain. They are newly initialized."""
     unused: tuple[str, ...] = ()
-    """Weights of the checkpoint that the model does not use."""
+    """Weights in the checkpoint that the model does not use."""
 
 
 def read_tensors(folder: Path) -> dict[str, Tensor]:
-    """Read the tensors of a model directory, from one file or from several with an index.
+    """Read the weights of a model directory, from a single file or from the files of an index.
 
-    Files of PyTorch are read if there are no safetensors files.
+    PyTorch files are read only if there are no safetensors files.
 
     Args:
         folder: The directory.
 
     Returns:
-        The tensors, with the names in the files.
+        The tensors, by their names in the files.
 
     Raises:
-        CheckpointError: If a file is missing, damaged, or contains other objects than tensors.
+        CheckpointError: If a file is missing or damaged, or contains objects other than tensors.
     """
     for name, index in ((FILE, INDEX), (PYTORCH_FILE, PYTORCH_INDEX)):
         if (folder / name).exists() or (folder / index).exists():
@@ -65,17 +65,17 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
 
 
 def read_file(path: Path, remedy: str) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Read a safetensors file; the tensors are views of the file.
+    """Read a safetensors file. The returned tensors are memory-mapped views of the file.
 
     Args:
         path: The file.
-        remedy: End of the error message.
+        remedy: End of the error message, which states what to do.
 
     Returns:
-        The tensors by name, and the metadata.
+        The tensors by name, and the metadata of the file.
 
     Raises:
-        CheckpointError: If the file is missing, not a regular file, or truncated or invalid.
+        CheckpointError: If the file is missing, truncated or invalid, or not a regular file.
     """
     try:
         check_file(path, CheckpointError, most=memory.installed())
@@ -98,34 +98,35 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
         tensors: Tensors by name.
 
     Raises:
-        OSError: If the file cannot be written; errors of the library are converted.
+        OSError: If the file cannot be written. Errors of safetensors are converted to OSError.
     """
     try:
         save_file({name: t.detach().cpu() for name, t in tensors.items()}, path, {"format": "pt"})
-        path.chmod(NEW_FILE)  # The library creates files that other users cannot read.
+        path.chmod(NEW_FILE)  # safetensors creates files that other users cannot read.
     except SafetensorError as error:
         code = re.search(r"\(os error (\d+)\)", str(error))
         raise OSError(int(code.group(1)) if code else errno.EIO, str(error)) from None
 
 
 def standard_names(family: Family, stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return tensors with the current names of a family.
+    """Rename the tensors of a checkpoint to the current names of a family.
 
-    Old spellings are replaced, and missing prefixes are added. Copies of other weights (a tied
-    decoder) are checked and removed.
+    Older names are replaced, and missing prefixes are added. A tensor that is a copy of another
+    weight, such as a tied output matrix, is compared with that weight and removed.
 
     Args:
         family: Family of the model.
-        stored: Tensors with the names in the files.
+        stored: Tensors by their names in the files.
 
     Raises:
-        CheckpointError: If a copy differs from its original, or a name occurs twice.
+        CheckpointError: If a copy differs from its original, or two tensors with the same name
+            have different values.
     """
     named: dict[str, Tensor] = {}
     heads = {*family.derived, *(t for head in family.heads for t in family.head_weights(head))}
     no_prefix = not any(name.startswith(family.prefix) for name in stored)
     for name, tensor in (pair for item in stored.items() for pair in _rename(family, *item)):
-        # Names of TensorFlow, in checkpoints before 2019.
+        # Checkpoints from before 2019 contain the names gamma and beta of TensorFlow.
         name = re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", name))
         if no_prefix and name not in heads and not name.startswith(("heads.", family.prefix)):
             name = family.prefix + name
@@ -146,21 +147,25 @@ def standard_names(family: Family, stored: Mapping[str, Tensor]) -> dict[str, Te
 
 
 def _check_sinusoids(name: str, tensor: Tensor) -> None:
-    """Check that a tensor contains the sinusoidal positions that bertkit computes instead."""
+    """Check that a stored tensor equals the sinusoidal positions, which bertkit computes itself."""
     expected = tensor if tensor.ndim != 2 else sinusoids(torch.arange(len(tensor)), len(tensor[0]))
     if tensor.ndim != 2 or not torch.allclose(tensor.float(), expected.float(), atol=1e-3):
         raise CheckpointError(f"{name}: expected sinusoidal positions; use another model")
 
 
 def untie(family: Family, named: Mapping[str, Tensor], config: EncoderConfig) -> EncoderConfig:
-    """Return the configuration, untied if the output matrix differs from the embedding matrix.
+    """Set `lm_tied` to false if the stored output matrix differs from the embedding matrix.
 
-    transformers also decides by the weights: version 5 writes `tie_word_embeddings` for any T5.
+    transformers also compares the weights, because version 5 writes `tie_word_embeddings` for every
+    T5 model.
 
     Args:
         family: Family of the model.
-        named: Weights by the names that the family uses.
+        named: Weights by their names in the family.
         config: Configuration of the encoder or decoder.
+
+    Returns:
+        The configuration, with `lm_tied` changed if necessary.
     """
     output = named.get(str(family.heads.get("lm", {}).get("output")))
     side = "encoder" if family.decoder is None else "decoder"
@@ -173,7 +178,7 @@ def untie(family: Family, named: Mapping[str, Tensor], config: EncoderConfig) ->
 
 
 def _rename(family: Family, name: str, tensor: Tensor) -> list[tuple[str, Tensor]]:
-    """Return a tensor with its current name, or the parts of a tensor that is stacked."""
+    """Return a tensor with its current name or, if it stacks several weights, each of its parts."""
     for pattern, names in family.spellings.items():
         match = re.fullmatch(pattern, name)
         if match and tensor.ndim:
@@ -185,24 +190,25 @@ def _rename(family: Family, name: str, tensor: Tensor) -> list[tuple[str, Tensor
 def heads_in(
     family: Family, named: Mapping[str, Tensor], *, architecture: str, recorded: Sequence[str]
 ) -> tuple[str, ...]:
-    """Return the heads whose weights are complete and not a part of the weights of another head.
+    """Return the heads of a checkpoint: those for which it contains all weights.
 
-    Some heads have the same names of weights (nsp and sop, classify and choose). The weights of a
-    tagger are a part of the weights of a classifier if there is a pooler. The heads `recorded`
-    and the heads of the architecture have priority.
+    The names of the weights do not always determine the head. Some heads have weights with the
+    same names (nsp and sop, classify and choose). If there is a pooler, the weights of a classifier
+    include the weights of a tagger. In these cases, heads in `recorded` and heads of the
+    architecture are preferred, and then heads with more weights.
 
     Args:
         family: Family of the model.
-        named: Weights with the names of the family.
-        architecture: Class of the model in transformers, or "".
-        recorded: Heads that bertkit stored in `config.json`.
+        named: Weights by their names in the family.
+        architecture: Name of the model's class in transformers, or "" if it is unknown.
+        recorded: Heads that bertkit recorded in `config.json`.
     """
     other_heads = {name.split(".")[1]: None for name in named if name.startswith("heads.")}
     weights = {head: head_weights(family, head, named) for head in (*family.heads, *other_heads)}
     expected = {h for heads, a in family.architectures.items() if a == architecture for h in heads}
     stored = set(named)
     complete = [head for head, names in weights.items() if names - {*family.some} <= stored]
-    # A head whose weights are all optional needs at least one of them.
+    # If all weights of a head are optional, the checkpoint must contain at least one of them.
     if architecture in family.architectures.values():
         sure = {*recorded, *expected}
         complete = [h for h in complete if h in sure or not weights[h] or weights[h] & stored]
@@ -221,8 +227,8 @@ def head_weights(family: Family, head: str, named: Iterable[str]) -> frozenset[s
 
     Args:
         family: Family of the model.
-        head: Name of the head. If the family does not have it, its weights are inferred from
-            `named`.
+        head: Name of the head. If the family does not define the head, its weights are those in
+            `named` that start with `heads.` and its name.
         named: Names of the stored weights.
     """
     if head in family.heads:
@@ -233,17 +239,17 @@ def head_weights(family: Family, head: str, named: Iterable[str]) -> frozenset[s
 def fill(
     model: Model, family: Family, named: Mapping[str, Tensor], *, fresh: Sequence[str], where: Path
 ) -> LoadReport:
-    """Copy the weights of a checkpoint into a model on the meta device.
+    """Allocate the weights of a model on the meta device, and copy a checkpoint into them.
 
     Args:
         model: The model.
         family: Family of the model.
-        named: Weights with the names of the family.
-        fresh: Heads that are newly initialized if the checkpoint lacks them.
-        where: File of the weights, for messages.
+        named: Weights of the checkpoint, by their names in the family.
+        fresh: Heads that are newly initialized if the checkpoint does not contain them.
+        where: File of the weights, for error messages.
 
     Raises:
-        CheckpointError: If weights are missing or unknown, or have another shape.
+        CheckpointError: If weights are missing or unknown, or have the wrong shape.
     """
     state = dict(model.state_dict())
     read = family.read(state, named, model.config)
@@ -267,19 +273,20 @@ def fill(
     ]
     if problems:
         raise CheckpointError(f"{where}: {'; '.join(problems)}; use the config.json of the weights")
-    # `to_empty` would import torch's compiler, and the file can change, so views are not safe.
+    # `to_empty` is not used, because it imports torch's compiler. The weights are copied, because
+    # views of a file change if the file changes.
     storage = {name: torch.empty(t.shape, dtype=t.dtype) for name, t in state.items()}
     model.load_state_dict(storage, assign=True)
     for head in fresh:
-        # With BERT's std of 0.02, a short fine-tuning run is spent on growing the weights of the
-        # head (notes/2026-11.md).
+        # BERT's standard deviation of 0.02 is too small for short fine-tuning runs, which would
+        # mainly increase the weights of the head (notes/2026-11.md).
         initialize(model.heads[head], std=None)
     model.load_state_dict(read, strict=False)
     return LoadReport(fresh=tuple(missing), unused=tuple(unused))
 
 
 def _shards(index_file: Path, name: str) -> list[Path]:
-    """Return the files of an index; they must have the suffix of `name`."""
+    """Return the files that an index lists, which must have the same suffix as `name`."""
     index = read_json(index_file, CheckpointError, REMEDY)
     try:
         shards = sorted({str(shard) for shard in index["weight_map"].values()})

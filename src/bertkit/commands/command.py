@@ -1,4 +1,4 @@
-"""Conversion of functions to commands. Their parameters and docstrings become options and help."""
+"""Conversion of functions to commands: parameters become options, and docstrings become help."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from bertkit.errors import ConfigError
 def command(function: Callable[..., Any]) -> Callable[..., None]:
     """Wrap a function as a CLI command that parses its arguments and prints its return value.
 
-    Parameters become options, and their entries under `Args:` become the help. `Settings` become an
-    option per field. A list becomes a repeatable option with a singular name: `heads` is `--head`.
-    Parameters of type `PythonOnly`, or of a type that no command line can contain, are only for
-    Python.
+    Parameters become options, and their entries under `Args:` become the help. A parameter of type
+    `Settings` becomes one option per field. A list becomes a repeatable option with a singular
+    name: `heads` becomes `--head`. Parameters of type `PythonOnly`, or of a type that cannot be
+    written on a command line, are not options.
 
     Args:
-        function: The function. Each of its parameters has a type.
+        function: The function. Each of its parameters must have a type.
 
     Returns:
-        The command, whose annotations are the types of its options.
+        The command. Its annotations are the types of its options.
 
     Raises:
         ConfigError: If two options have the same name.
@@ -102,31 +102,31 @@ TITLES = {
     "reading": "Columns of files",
     "samples": "Samples of a corpus",
 }
-"""Titles in --help of the settings of a parameter, in this order."""
+"""Headings in --help for the settings of a parameter, in the order in which they are shown."""
 
 CHANGES = ("decoding",)
-"""Parameters whose settings have the defaults of the model directory. The function gets a mapping
-of the options that are set."""
+"""Parameters whose settings default to the settings in the model directory. The function receives a
+mapping that contains only the options that the user has set."""
 
 PIPED = ("text", "texts", "query")
-"""Positional parameters whose default is the lines of stdin; - is the default."""
+"""Positional parameters that default to the lines of stdin. The value - also selects stdin."""
 
 JSON = "json"
-"""Option of commands that print a table at a terminal."""
+"""Name of the option that prints JSON in a terminal, instead of a table."""
 
 _JSON_OPTION = inspect.Parameter(
     JSON,
     inspect.Parameter.KEYWORD_ONLY,
     default=False,
     annotation=Annotated[
-        bool, Parameter(negative="", help="Print JSON instead of a table at a terminal.")
+        bool, Parameter(negative="", help="Print JSON instead of a table in a terminal.")
     ],
 )
 
 PRINT_CONFIG = "print_config"
-"""Option that prints the options as TOML, or the file of a function that has this parameter.
+"""Name of the option that prints all options as TOML.
 
-Such a function returns the content of its file."""
+If a function has a parameter of this name, it returns the content of its file instead."""
 
 _PRINT_CONFIG_OPTION = inspect.Parameter(
     PRINT_CONFIG,
@@ -136,17 +136,17 @@ _PRINT_CONFIG_OPTION = inspect.Parameter(
 )
 
 REPORTED = ("by_label", "confusion")
-"""Parts of a result that the command has already printed as tables."""
+"""Keys of a result that the command has already printed as tables."""
 
 
 def print_result(result: Any, *, as_json: bool = True) -> None:
-    """Print a result: one line of JSON, or one line for each item of an iterator.
+    """Print the result of a command as one line of JSON, or as one line per item of an iterator.
 
-    At a terminal, a mapping or struct is printed as a table.
+    In a terminal, a mapping or struct is printed as a table.
 
     Args:
-        result: Result of a command.
-        as_json: Whether to print JSON also at a terminal.
+        result: Result of the command.
+        as_json: Whether to print JSON in a terminal too.
     """
     if isinstance(result, Iterator):
         for item in result:
@@ -161,7 +161,7 @@ def print_result(result: Any, *, as_json: bool = True) -> None:
 
 
 def _options_by_name(run: Callable[..., None], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of a command, with their defaults."""
+    """Return the options of a command by name, including default values."""
     parameters = inspect.signature(run).parameters
     data = {name: value for name, value in options.items() if name not in parameters}
     for name, parameter in parameters.items():
@@ -174,7 +174,7 @@ def _options_by_name(run: Callable[..., None], options: Mapping[str, Any]) -> di
 
 
 def _named(annotation: Any, name: str, value: Any) -> dict[str, Any]:
-    """Return the value by the name of its option."""
+    """Return a dict that contains a value under the name of its option."""
     for part in getattr(annotation, "__metadata__", ()):
         if isinstance(part, Parameter) and part.name:
             name = next(iter(part.name)).removeprefix("--").replace("-", "_")
@@ -191,7 +191,7 @@ def _has_names(hint: Any) -> bool:
 
 
 def _settings_type(hint: Any) -> type[Settings] | None:
-    """Return the settings class in the type of a parameter."""
+    """Return the settings class that the type of a parameter contains, or None."""
     for kind in (hint, *get_args(hint)):
         if isinstance(kind, type) and issubclass(kind, Settings):
             return kind
@@ -199,7 +199,7 @@ def _settings_type(hint: Any) -> type[Settings] | None:
 
 
 def _read_settings(kind: type[Settings], parsed: Any, *, changes: bool) -> Any:
-    """Return the settings from the dataclass of `_options_of`, or a dict of `changes`."""
+    """Convert a parsed dataclass of `_options_of` to settings, or to a dict if `changes` is set."""
     values = {name: _restore_dashes(value) for name, value in vars(parsed).items()}
     if changes:
         return {name: value for name, value in values.items() if value is not None}
@@ -211,13 +211,13 @@ def _read_settings(kind: type[Settings], parsed: Any, *, changes: bool) -> Any:
 def _options_of(
     kind: type[Settings], name: str = "*", title: str | None = None, *, changes: bool = False
 ) -> Any:
-    """Return settings as a dataclass for the parser, with one option per field.
+    """Create a dataclass for the parser, with one field per setting.
 
     Args:
-        kind: The settings.
+        kind: Class of the settings.
         name: Prefix of the options of nested settings, such as lora in --lora.rank.
-        title: Title in --help.
-        changes: True if the options do not have defaults.
+        title: Heading of the options in --help.
+        changes: Whether all fields default to None; see `CHANGES`.
     """
     meanings, nested = explained(kind), _nested_settings(kind)
     fields: list[Any] = []
@@ -246,13 +246,13 @@ def _options_of(
 
 
 def _nested_settings(kind: type[Settings]) -> dict[str, Settings]:
-    """Return the fields that are settings themselves, with their defaults."""
+    """Return the fields that contain settings themselves, with their default values."""
     fields = msgspec.structs.fields(kind)
     return {field.name: field.default for field in fields if isinstance(field.default, Settings)}
 
 
 def _option(name: str, hint: Any, kind: Any) -> Any:
-    """Return the type of an option for the parser."""
+    """Return the type annotation with which the parser reads an option."""
     parsed = _parsed_type(hint)
     is_list = get_origin(_without_none(parsed)) is list
     if kind is inspect.Parameter.KEYWORD_ONLY and is_list and name.endswith("s"):
@@ -261,7 +261,7 @@ def _option(name: str, hint: Any, kind: Any) -> Any:
 
 
 def _parsed_type(hint: Any) -> Any:
-    """Return the part of a type that a command line can contain, such as Path of Path | Loaded."""
+    """Return the part of a type that can be parsed, such as Path in Path | Loaded, or None."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
         if arguments[0] is bool and get_origin(arguments[1]) is Literal:
@@ -288,7 +288,7 @@ def _takes_path(hint: Any) -> bool:
 
 
 def _restore_dashes(value: Any) -> Any:
-    """Return a text or list of texts with - where the parser got the path of stdin."""
+    """Replace the path of stdin by - in a text or list of texts, as the user wrote it."""
     if isinstance(value, list):
         return ["-" if item == STDIN else item for item in value]
     return "-" if value == STDIN else value

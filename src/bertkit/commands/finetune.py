@@ -1,4 +1,4 @@
-"""Commands `finetune TASK`, with the settings of training and the options of the task."""
+"""Commands `finetune TASK`, which have options for training and options of the task."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bertkit.tasks.task import Reading
 
 
 def finetune(task: type[Task[Any, Any]]) -> Callable[..., dict[str, Any]]:
-    """Return a function that fine-tunes for a task, with its options."""
+    """Return a function that fine-tunes a model for a task and accepts the options of the task."""
 
     def run(
         *,
@@ -33,10 +33,10 @@ def finetune(task: type[Task[Any, Any]]) -> Callable[..., dict[str, Any]]:
         Args:
             model: Model directory or hub id.
             train: File of labeled examples.
-            dev: Examples that select the best epoch: a file, or the fraction of train to hold out,
-                such as 0.1.
-            test: Examples that only the selected epoch is scored on, once: a file, or a fraction of
-                train.
+            dev: Examples for selecting the best epoch: a file, or the fraction of train to hold
+                out, such as 0.1.
+            test: Examples for scoring the selected epoch once, after training: a file, or a
+                fraction of train to hold out.
             out: Output directory. Must not exist.
             resume: Whether to resume an interrupted run.
             settings: Settings of training.

@@ -1,4 +1,4 @@
-"""Command that predicts with a model. Exported models do not require torch."""
+"""Command that runs a model on texts. Exported models do not require torch."""
 
 from __future__ import annotations
 
@@ -53,22 +53,25 @@ def predict(
         model: Model directory or hub id, or a directory of `bertkit export --task classify`.
         text: Input texts. Default: the lines of stdin.
         pair: Second text of a pair, context of a question, or choice. Repeatable.
-        file: File of examples, as for training; labels are optional. - is stdin.
-        out: Output path of a .csv, .tsv or .jsonl file with the columns of the input and the
-            predictions. Must not exist.
-        task: Task from outside the package, as module:Class.
-        pipeline: Pipeline to run instead of the task of the model: fill-mask (tokens for each
-            [MASK]), fill-gap (words for ___, with an ELMo), next-sentence (probability that the
-            pair follows the text), token-embeddings, or a pipeline of an extension. Its options
-            can be set: --top 3 of fill-mask and fill-gap, --layer 0 of token-embeddings, or
-            --candidate-labels a,b of zero-shot-classification.
+        file: File of examples, in the same format as for training. Labels are optional. - reads
+            stdin.
+        out: Output path of a .csv, .tsv or .jsonl file, to which the columns of the input and the
+            predictions are written. Must not exist.
+        task: Task that is not part of bertkit, as module:Class.
+        pipeline: Pipeline to run instead of the task of the model: fill-mask (predicts tokens for
+            each [MASK]), fill-gap (predicts words for ___ with an ELMo), next-sentence (predicts
+            the probability that the pair follows the text), token-embeddings, or a pipeline of an
+            extension. The options of the pipeline can be set, such as --top 3 for fill-mask and
+            fill-gap, --layer 0 for token-embeddings, or --candidate-labels a,b for
+            zero-shot-classification.
         text_column: With --file: column of the text.
         pair_column: With --file: column of the second text.
         header: With --file: whether the first line contains the names of the columns.
-        separator: With --file: character that separates columns, tab, or space to split a line
-            after its first word. Default: a comma in .csv, otherwise a tab.
+        separator: With --file: character that separates the columns, or the word tab. The word
+            space splits each line after its first word. Default: a comma for .csv, and a tab for
+            other files.
         long: What to do with texts that are too long: raise an error, truncate them, or split them
-            into windows. Default: the behavior of the task; texts of a file are truncated.
+            into windows. Default: truncate texts in a file; for other texts, the task decides.
         precision: Precision of the computation.
         device: Device, such as cpu or cuda:0. auto selects a GPU if PyTorch finds one.
         options: Options of the pipeline.
@@ -90,11 +93,11 @@ def predict(
         )
     for item in text or ():
         if is_table(item):
-            raise ConfigError(f"{item}: a file, not a text; pass it with --file")
+            raise ConfigError(f"{item}: expected a text, got a file; pass the file with --file")
     if pipeline is not None:
         for name, value in {"file": file, "out": out, "task": task}.items():
             if value is not None:
-                raise ConfigError(f"--{name} is not supported by --pipeline; remove it")
+                raise ConfigError(f"--{name} is not supported with --pipeline; remove --{name}")
         yield from _run_pipeline(pipeline, model, text, pair, long, options, precision, device)
         return
     for name in options:
@@ -106,7 +109,7 @@ def predict(
         check_out(out)
     answer = open_format(model).load_predictor(LoadSettings(precision, device, task))
     if file is not None:
-        # Printed predictions would break the progress bar.
+        # A progress bar would be mixed with predictions that are printed in the terminal.
         watched = out is not None or not sys.stdout.isatty()
         rows, answers = predict_file(answer, file, reading, long=long, watched=watched)
         if out is not None and out.suffix == ".tsv":
@@ -146,9 +149,9 @@ def _run_pipeline(
     item, kind = getattr(run, "item", None), getattr(run, "options", None)
     is_pair = get_origin(item) is tuple
     if kind is None or not (item is str or is_pair):
-        raise ConfigError(f"--pipeline {name} is not supported by `bertkit predict`; remove it")
+        raise ConfigError(f"--pipeline {name}: `bertkit predict` cannot run it; use it in Python")
     if pair and not is_pair:
-        raise ConfigError(f"--pair is not supported by {name}; remove it")
+        raise ConfigError(f"--pair is not supported by the pipeline {name}; remove --pair")
     default = kind()
     names = {option.replace("-", "_"): values for option, values in options.items()}
     settings = [(n, _value_of(values, getattr(default, n, None))) for n, values in names.items()]
@@ -160,14 +163,14 @@ def _run_pipeline(
     if is_pair:
         first, second = list(items), pair or []
         if len(first) != len(second):
-            raise DataError(f"{len(first):,} texts and {len(second):,} --pair; use one per text")
+            raise DataError(f"{len(first):,} texts, but {len(second):,} --pair; use one per text")
         items = zip(first, second, strict=True)
     for part in batched(items, ITEMS_PER_CHUNK):
         yield from run.run(run.prepare(part, **keywords))
 
 
 def _value_of(values: list[str], default: Any) -> str:
-    """Return the values of an option as TOML. Repeated options and commas make a list."""
+    """Return the value of an option as TOML. Repeated options and commas become a list."""
     if isinstance(default, tuple) and not values[0].startswith("["):
         values = [part.strip() for value in values for part in value.split(",")]
     elif len(values) == 1:

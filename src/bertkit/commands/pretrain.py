@@ -1,4 +1,4 @@
-"""Command that pretrains a model. Options replace the settings of a run file."""
+"""Command that pretrains a model. Options override the settings of a run file."""
 
 from __future__ import annotations
 
@@ -37,24 +37,24 @@ def pretrain(
     resume: Resume = False,
     print_config: Annotated[bool, Parameter(negative="", show=False)] = False,
 ) -> dict[str, Any] | None:
-    """Pretrain a model from a run file, or continue with another model.
+    """Pretrain a new model with the settings of a run file, or continue to pretrain a model.
 
     Args:
-        config: Run file: a path, or the name of a run file of bertkit (listed by `bertkit info`).
-            Default: bertkit-mini. Options replace its settings: --train.learning_rate 3e-4.
-        *settings: Settings of the run file to change, as pairs of --group.name and value.
+        config: Run file: a path, or the name of a run file in bertkit (`bertkit info` lists them).
+            Options override its settings, as in --train.learning_rate 3e-4. Default: bertkit-mini.
+        *settings: Settings of the run file to override, as pairs of --group.name and value.
         corpus: Corpus directory, or a URL such as s3://bucket/corpus, whose shards are downloaded
             when they are needed. A resumed run uses its own corpus by default.
         out: Run directory, which is also a model directory from the first step. Must not exist.
-        start: Model directory or hub id to continue pretraining, instead of a run file. The corpus
-            must be prepared with the tokenizer of the model.
-        resume: Whether to resume the run from its newest complete checkpoint, with its own
-            settings. `--resume auto` starts the run if there is no checkpoint.
-        print_config: Whether to return the complete run file, with the changed settings and all
-            defaults, instead of running it.
+        start: Model directory or hub id of a model to continue pretraining, instead of a run file.
+            The corpus must be prepared with the tokenizer of this model.
+        resume: Whether to resume the run from its newest complete checkpoint, with the settings of
+            the run. `--resume auto` starts a new run if there is no checkpoint.
+        print_config: Whether to return the complete run file, with the overridden settings and all
+            defaults, instead of pretraining a model.
 
     Returns:
-        The content of the run file, if `print_config`.
+        The content of the run file, if `print_config` is true.
 
     Raises:
         ConfigError: If options cannot be combined, or a setting is invalid.
@@ -87,7 +87,7 @@ def pretrain(
 
 
 def _settings(config: Path | None, start: str | None, record: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings of the run file or of the resumed run; none for a start model."""
+    """Return the settings of the run file or the resumed run. A start model has no settings."""
     if config is not None:
         return read_run_file(config)
     if record:
@@ -99,9 +99,9 @@ def _settings(config: Path | None, start: str | None, record: dict[str, Any]) ->
 
 
 def _record(out: Path) -> dict[str, Any]:
-    """Return the record of a run; empty if there is no run."""
+    """Read the record that a run has written, or return an empty dict if there is no run."""
     try:
-        record = read_json(out / RUN, ConfigError, "start over in another --out")
+        record = read_json(out / RUN, ConfigError, "start a new run in another --out")
     except FileNotFoundError:
         return {}
     match record:

@@ -65,7 +65,7 @@ COMMANDS = {
     "export tune": "extensions.export.tune:tune",
     "push": "recipes.push:push",
 }
-"""Function of each command, or the task that `finetune` trains for."""
+"""Commands, each with the path of its function, or of the task that it fine-tunes for."""
 
 SECTIONS = {
     "Prepare data": "tokenizer clean prepare",
@@ -80,7 +80,7 @@ GROUPS = {
     "edit": "Average checkpoints, prune a model, or extend its positions.",
     "finetune": "Fine-tune a model on labeled examples, for one of several tasks.",
 }
-"""Summaries of names that only have commands below them."""
+"""Help texts of commands that only have subcommands."""
 
 REPLACED = {
     "vocab train": "tokenizer train",
@@ -109,32 +109,32 @@ REPLACED = {
     "extend-positions": "edit positions",
     "probe": "experiment layers",
 }
-"""Commands that were renamed or merged, with the command that does the same work now."""
+"""Former commands that were renamed or merged, each with the command that replaces it."""
 
 
 def check_replaced(words: Sequence[str]) -> None:
-    """Raise ConfigError if a command line begins with a command that was replaced."""
+    """Raise ConfigError if a command line begins with a former command that was replaced."""
     for name in (" ".join(words[:2]), " ".join(words[:1])):
         if name in REPLACED:
             raise ConfigError(f"`bertkit {name}` is now `bertkit {REPLACED[name]}`")
 
 
 def register(app: App) -> None:
-    """Register the commands in an app. A command is imported when it is called."""
+    """Register all commands in an app. The function of a command is imported when it is called."""
     for position, (section, names) in enumerate(SECTIONS.items()):
         group = Group(section, sort_key=position)
         for name in names.split():
             app.command(f"{__name__}:{name}", name=name, help=summary(name), group=group)
     options = Group("Options", sort_key=len(SECTIONS))
     app["--help"].group = app["--version"].group = options
-    completion = "Complete commands and options in the shell (bash, zsh, fish)."
+    completion = "Install completion of commands and options in bash, zsh, or fish."
     app.register_install_completion_command(help=completion, group=options)
 
 
 def summary(name: str) -> str:
     """Return the first sentence of a command's docstring.
 
-    The function parses the source file, because an import takes seconds.
+    The docstring is read from the source file, because importing the module can take seconds.
     """
     if name in GROUPS:
         return GROUPS[name]
@@ -147,7 +147,7 @@ def summary(name: str) -> str:
 
 
 def __getattr__(name: str) -> Any:
-    """Return a command by name: a function, or an app if there are commands below it."""
+    """Return a command by name: a function, or an app if the command has subcommands."""
     below = [other for other in COMMANDS if other.startswith(f"{name} ")]
     if name in COMMANDS and not below:
         return _function(name)
@@ -167,7 +167,7 @@ def _function(name: str) -> Callable[..., None]:
 
     module, _, attribute = COMMANDS[name].partition(":")
     target = getattr(import_module(f"bertkit.{module}"), attribute)
-    # A class is a task.
+    # If the target is a class, it is the task of `finetune TASK`.
     if isinstance(target, type):
         from bertkit.commands.finetune import finetune
 

@@ -1,4 +1,4 @@
-"""Command that writes a page about the computation of a model for a text."""
+"""Command that writes a page that shows what a model computes for a text."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ def explain(
     long: Literal["error", "truncate"] = "error",
     device: str = "auto",
 ) -> None:
-    """Write a page about one text: attention, masked tokens and layers.
+    """Write a page that shows a model's attention, masked-token predictions, and layers for a text.
 
     Args:
         model: Model directory or hub id.
-        text: Text.
+        text: Text that the model processes.
         out: Output path of the HTML page. Must not exist.
         pair: Second text of a pair.
-        off: Attention head to switch off, as LAYER.HEAD, counted from 1. Repeatable.
-        long: Whether to reject a text that exceeds the maximum length, or truncate it.
+        off: Attention head to switch off, as LAYER.HEAD, both counted from 1. Repeatable.
+        long: Whether a text that exceeds the maximum length is an error or is truncated.
         device: Device, such as cpu or cuda:0. auto selects a GPU if PyTorch finds one.
     """
     check_page_path(out)

@@ -91,7 +91,7 @@ def test_encoder_loads_without_the_head(folder: Path) -> None:
 def test_other_uses_are_rejected(folder: Path) -> None:
     opened = open_format(folder)
     with pytest.raises(
-        CheckpointError, match="expected a model of text embeddings, got a GLiNER model"
+        CheckpointError, match="expected a text embedding model, got a GLiNER model"
     ):
         opened.load_embedder(LoadSettings())
     with pytest.raises(CheckpointError, match="expected a fine-tuned model"):
