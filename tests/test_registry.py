@@ -82,7 +82,7 @@ def test_extension_task_is_a_command(install: Install, capsys: pytest.CaptureFix
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        (f"{__name__}:TWICE", "extension twice: .*:Stars has the name 'classify'"),
+        (f"{__name__}:TWICE", "extension twice: .*:Stars has the same name 'classify'"),
         (f"{__name__}:BROKEN", "extension mine: .* is not a bertkit.registry.Extension"),
         (f"{__name__}:NOTHING", "extension mine: cannot import .*AttributeError"),
         ("no_such_package:EXTENSION", "extension mine: cannot import .*ModuleNotFoundError"),

@@ -5,7 +5,7 @@
     embed = bertkit.pipeline("embed", "path/to/model")
     vectors = embed(["A sentence.", "Another one."])      # float32, (2, D)
 
-Names load when they are first used: `import bertkit` itself loads nothing heavy.
+Each name is imported when it is first used, so `import bertkit` itself is fast.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def __getattr__(name: str) -> Any:
         from bertkit.errors import missing_package
 
         raise missing_package(error) from None
-    # If a submodule has the same name, this replaces it.
+    # Later uses of the name do not call this function.
     globals()[name] = value
     return value
 

@@ -26,7 +26,7 @@ class Packed:
     """Layout of a packed batch: the lengths and boundaries of its sequences.
 
     Sequences are sorted by length, shortest first, so that sequences of similar length are
-    adjacent. Only the keys and values of cross-attention may have another order.
+    adjacent. Only the keys and values of cross-attention may be in a different order.
 
     Shapes:
         cu_seqlens: (S+1,), cumulative sequence lengths, as in FlashAttention.
@@ -42,17 +42,19 @@ class Packed:
 
     @staticmethod
     def of(lengths: Sequence[int], *, any_order: bool = False) -> Packed:
-        """Return the layout of sequences with these lengths.
+        """Create the layout of a batch from the lengths of its sequences.
 
         Args:
             lengths: Number of tokens of each sequence, in ascending order unless `any_order`.
-            any_order: Whether to accept any order, for keys and values of cross-attention.
+            any_order: Whether to accept lengths in any order. Only the keys and values of
+                cross-attention need this.
 
         Returns:
             The layout, with tensors on the CPU.
 
         Raises:
-            ValueError: If a sequence is empty or the order is wrong.
+            ValueError: If a length is less than 1, or the lengths are not ascending and
+                `any_order` is false.
         """
         lengths = tuple(map(int, lengths))
         if min(lengths, default=1) < 1 or not (any_order or lengths == tuple(sorted(lengths))):
@@ -101,10 +103,10 @@ class Packed:
         return self.cu_seqlens.diff()
 
     def segment_sum(self, x: Tensor) -> Tensor:
-        """Return the sum over the tokens of each sequence, in fp32.
+        """Return the sum of the token vectors of each sequence, in fp32.
 
         Args:
-            x: Vectors of the tokens.
+            x: One vector per token.
 
         Shapes:
             x: (N, D); returns (S, D).
@@ -115,10 +117,10 @@ class Packed:
         return zeros.index_add_(0, self.sequence_ids, x.float())
 
     def segment_max(self, x: Tensor) -> Tensor:
-        """Return the maximum over the tokens of each sequence, in fp32.
+        """Return the element-wise maximum of the token vectors of each sequence, in fp32.
 
         Args:
-            x: Vectors of the tokens.
+            x: One vector per token.
 
         Shapes:
             x: (N, D); returns (S, D).
@@ -128,20 +130,21 @@ class Packed:
 
     @cached_property
     def bucket_boundaries(self) -> list[int]:
-        """Index of the first sequence of each bucket, then the number of sequences."""
+        """Index of the first sequence of each bucket, followed by the number of sequences."""
         return _bucket_boundaries(self.lengths)
 
     @cached_property
     def buckets(self) -> tuple[Bucket, ...]:
-        """Groups of adjacent sequences of similar length, which attention pads to one length."""
+        """Groups of adjacent sequences of similar length, which attention pads to equal length."""
         return self.split_buckets(self.bucket_boundaries)
 
     def split_buckets(self, boundaries: Sequence[int]) -> tuple[Bucket, ...]:
         """Split the sequences into buckets.
 
         Args:
-            boundaries: Index of the first sequence of each bucket, then the number of sequences.
-                In cross-attention, keys are split at the boundaries of the queries.
+            boundaries: Index of the first sequence of each bucket, followed by the number of
+                sequences. In cross-attention, keys are split at the boundaries of the query
+                buckets.
 
         Returns:
             The buckets, in the order of the batch.
@@ -149,9 +152,9 @@ class Packed:
         return tuple(_buckets(self, boundaries))
 
     def count_up_to(self, length: int) -> int:
-        """Return the number of sequences that are not longer than a length.
+        """Return the number of sequences with at most `length` tokens.
 
-        They are the first sequences of the batch.
+        These are the first sequences of the batch, because sequences are sorted by length.
 
         Args:
             length: Maximum number of tokens.
@@ -159,10 +162,10 @@ class Packed:
         return bisect.bisect_right(self.lengths, length)
 
     def split(self, count: int) -> tuple[Packed, Packed]:
-        """Return the layouts of the first sequences and of the remaining sequences.
+        """Split the layout into a layout of the first sequences and a layout of the others.
 
         Args:
-            count: Number of sequences of the first layout.
+            count: Number of sequences in the first layout.
         """
         device = self.sequence_ids.device
         first, rest = self.lengths[:count], self.lengths[count:]
@@ -172,13 +175,13 @@ class Packed:
         )
 
     def reorder(self, order: Tensor) -> tuple[Packed, Tensor]:
-        """Select sequences in a new order.
+        """Return a layout with selected sequences in a new order.
 
         Args:
-            order: Indices of sequences, which may repeat.
+            order: Indices of the selected sequences. An index may occur several times.
 
         Returns:
-            The new layout, and the index in this layout of each of its tokens.
+            The new layout and, for each token of the new layout, its index in this layout.
 
         Shapes:
             order: (S',); returned indices: (N',).
@@ -199,7 +202,7 @@ class Packed:
         """Return a copy with a function applied to each tensor.
 
         Args:
-            function: Function of a tensor that returns a tensor.
+            function: Function that takes a tensor and returns a tensor.
         """
         return replace(
             self,
@@ -213,8 +216,9 @@ class Packed:
 class Padded:
     """Layout of a padded batch, flattened to N = B · T tokens.
 
-    Exported graphs use it, because their sizes are unknown until they run. It has the attributes of
-    `Packed` that encoders and pooling functions use.
+    Exported graphs use this layout instead of `Packed`, because the sizes of their inputs are
+    unknown until they run. The class has all attributes of `Packed` that encoders and pooling
+    functions use.
 
     Shapes:
         mask: (B, T), True at tokens, False at padding.
@@ -262,39 +266,40 @@ class Padded:
 
 
 MASKED_SCORE = 1e9
-"""Value subtracted from masked values. It is finite, because some runtimes of exported graphs turn
-infinities into NaN."""
+"""Value that is subtracted from scores at masked tokens. It is finite, because some runtimes of
+exported graphs turn infinities into NaN."""
 
 BUCKET_STEP = 16
 """Multiple to which the padded length of a bucket is rounded up.
 
 Sequences share a bucket only if their lengths round up to the same multiple. This limits the number
-of shapes: oneDNN compiles code for each new shape (notes/2026-11.md).
+of different tensor shapes, because oneDNN compiles code for each new shape (notes/2026-11.md).
 """
 
 BUCKET_TOKENS = 512
-"""Number of tokens below which a bucket also takes longer sequences.
+"""Number of tokens from which a bucket accepts only sequences of equal length.
 
-Padding a few tokens costs less than additional small matrix multiplications.
+A smaller bucket also accepts slightly longer sequences, because padding a few tokens takes less
+time than additional small matrix multiplications.
 """
 
 
 @dataclass(frozen=True)
 class Bucket:
-    """Adjacent sequences that attention processes together, as one tensor (sequences, length).
+    """Adjacent sequences that attention pads to one tensor (sequences, length).
 
-    The tensors are None if all lengths are equal: no padding is needed, and the padded tensor is a
-    view of the packed tensor.
+    If all sequences have the same length, no padding is needed: the padded tensor is a view of the
+    packed tensor, and the three tensors below are None.
 
     Shapes:
         scatter_indices: (tokens,), index of each token in the flattened padded tensor.
-        gather_indices: (sequences · length,), index of the token for each element of the padded
-            tensor. Padding repeats the last token of the sequence.
+        gather_indices: (sequences · length,), index of the token that is copied to each element
+            of the padded tensor. Padding is filled with the last token of the sequence.
         padding: (sequences, 1, 1, length), True at padding.
     """
 
     start: int
-    """Index in the batch of the first token."""
+    """Index of the bucket's first token in the batch."""
     tokens: int
     """Number of tokens without padding."""
     sequences: int
@@ -324,7 +329,7 @@ def _buckets(layout: Packed, boundaries: Sequence[int]) -> Iterator[Bucket]:
 
 
 def _bucket_boundaries(lengths: Sequence[int]) -> list[int]:
-    """Group sequences of equal length; add longer sequences while a bucket is small."""
+    """Group sequences of equal length, and add longer ones to buckets that have few tokens."""
     boundaries, tokens = [0], 0
     for index in range(1, len(lengths)):
         previous, length = lengths[index - 1], lengths[index]
@@ -352,13 +357,13 @@ class Batch:
     Shapes:
         ids: (N,), token ids.
         types: (N,), token type (segment) ids.
-        token_indices: (P,), tokens for which token-level heads compute outputs, such as masked
-            tokens or the first token of each word. None means all tokens.
-        targets: Targets of each head, by its name; one target per output.
-        example: (S,), index of the example that each sequence belongs to, if examples have several
-            sequences (the choices of a question).
-        source_order: (S,), index of the source sequence of each sequence. Both batches are sorted
-            by length, so the orders differ.
+        token_indices: (P,), indices of the tokens for which token-level heads compute outputs, such
+            as masked tokens or the first token of each word. If None, all tokens.
+        targets: Targets by name of the head, with one target per output of the head.
+        example: (S,), index of the example that each sequence belongs to, if an example consists of
+            several sequences (such as the choices of a question).
+        source_order: (S,), index in `source` of the encoder input of each sequence. It is needed
+            because `source` is sorted by its own lengths.
     """
 
     ids: Tensor
@@ -372,11 +377,11 @@ class Batch:
     """Input of the encoder, if this batch is the input of a decoder."""
     source_order: Tensor | None = None
     part: int = 0
-    """Index of the batch's part of a step, if a step is split over several processes."""
+    """Index of the part that the batch belongs to, if a step is split over several processes."""
     shared: bool = False
-    """Whether every process has this batch, and computes a share of its sequences."""
+    """Whether each process has the same batch and computes only a part of its sequences."""
     window: int | None = None
-    """Maximum distance at which tokens attend to each other. Default: the limit of the layer."""
+    """Maximum distance at which tokens attend to each other. Default: the window of each layer."""
 
     @property
     def tokens(self) -> int:
@@ -384,10 +389,11 @@ class Batch:
         return self.layout.total + (0 if self.source is None else self.source.tokens)
 
     def as_source(self) -> Batch:
-        """Return the input of a decoder that reads the text that this batch is for the encoder.
+        """Return a decoder batch for the same texts, with this batch as the encoder input.
 
-        The last token of each sequence is moved to its start, so that the decoder computes the
-        state of each token from the previous tokens (Lewis et al. 2020, section 3.1).
+        In the decoder input, the last token of each sequence is moved to the start of the
+        sequence. The decoder therefore computes the state of each token from the tokens before it
+        (Lewis et al. 2020, section 3.1).
         """
         indices = torch.arange(-1, self.layout.total - 1, device=self.ids.device)
         indices[self.layout.first] = self.layout.cu_seqlens[1:] - 1
@@ -406,12 +412,12 @@ class Batch:
 
         Args:
             sequences: The sequences, shortest first.
-            token_indices: Tokens of each sequence for which token-level heads compute outputs,
-                relative to its start. Default: all tokens.
-            targets: Targets of each head, by its name.
+            token_indices: For each sequence, the tokens for which token-level heads compute
+                outputs, as indices from the start of the sequence. Default: all tokens.
+            targets: Targets by name of the head.
             example: Index of the example that each sequence belongs to.
-            sources: Encoder input for each sequence, in the order of `sequences`; the lengths of
-                these need not ascend.
+            sources: Encoder input of each sequence, in the order of `sequences`. They may have any
+                lengths.
 
         Returns:
             The batch, with tensors on the CPU.
@@ -446,7 +452,7 @@ class Batch:
         )
 
     def to(self, device: torch.device | str) -> Batch:
-        """Return a copy with all tensors on a device. Copies from pinned memory are asynchronous.
+        """Return a copy with all tensors on a device. Pinned tensors are copied asynchronously.
 
         Args:
             device: The device.
@@ -457,7 +463,7 @@ class Batch:
         """Return a copy with a function applied to each tensor.
 
         Args:
-            function: Function of a tensor that returns a tensor, such as `Tensor.pin_memory`.
+            function: Function that takes and returns a tensor, such as `Tensor.pin_memory`.
         """
 
         def map_optional(tensor: Tensor | None) -> Tensor | None:
@@ -477,12 +483,15 @@ class Batch:
 
 
 def _to_device(tensor: Tensor, device: torch.device | str) -> Tensor:
-    # A copy to the CPU must be synchronous, or its values could be read too early.
+    # Copies to the CPU must be synchronous. Otherwise, code could read them before they are
+    # complete.
     return tensor.to(device, non_blocking=tensor.device.type == "cpu")
 
 
 def by_length(lengths: Sequence[int], max_batch_tokens: int) -> Iterator[list[int]]:
-    """Yield the sequence indices of each batch, shortest sequences first.
+    """Group sequences of similar length into batches, and yield the sequence indices of each.
+
+    Batches with the shortest sequences come first.
 
     Args:
         lengths: Number of tokens of each sequence, in any order.
@@ -501,7 +510,7 @@ def split_by_tokens(lengths: Sequence[int], max_batch_tokens: int) -> list[slice
         max_batch_tokens: Maximum number of tokens of a batch. A longer sequence gets its own batch.
 
     Returns:
-        The slice of sequences of each batch.
+        For each batch, the slice of its sequences.
     """
     slices, total, start = [], 0, 0
     for index, length in enumerate(lengths):

@@ -1,4 +1,4 @@
-"""Entry point of the command line: exit codes, and one sentence per error."""
+"""Entry point of the command line, which reports errors as messages and exit codes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from bertkit.synonyms import translated
 from bertkit.threads import settle
 
 LASTING = ("pretrain", "serve")
-"""Commands that run for hours, next to other processes."""
+"""Commands that run for hours and share the machine with other processes."""
 
 app = App(
     name="bertkit",
@@ -35,7 +35,7 @@ app = App(
     version=__version__,
     help_on_error=False,
     default_parameter=Parameter(negative_iterable=()),
-    suppress_keyboard_interrupt=False,  # `_run` prints how to continue
+    suppress_keyboard_interrupt=False,  # `_run` prints how to resume after Ctrl-C
 )
 register(app)
 
@@ -46,7 +46,7 @@ def main() -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run a command and return its exit code. An error is one sentence on stderr."""
+    """Run a command and return its exit code. An error is printed to stderr as one line."""
     # torch reads these environment variables when it is imported.
     settle(lasting=any(word in LASTING for word in arguments[:1]))
     with at_command_line():
@@ -54,7 +54,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _run(arguments: Sequence[str]) -> int:
-    # The parent process can close stdin.
+    # stdin is None if the parent process has closed it.
     if sys.stdin is None:
         sys.stdin = io.TextIOWrapper(io.BytesIO())
     try:
@@ -62,7 +62,7 @@ def _run(arguments: Sequence[str]) -> int:
         words, app.config = _with_config([STDIN if word == "-" else word for word in arguments])
         words = _with_task(words)
         if "TORCHELASTIC_RUN_ID" in os.environ and words[:1] not in (["pretrain"], ["finetune"]):
-            raise ConfigError("only `pretrain` and `finetune` run under torchrun; start it without")
+            raise ConfigError("torchrun supports only `pretrain` and `finetune`; run without it")
         app(words, exit_on_error=False, print_error=False, result_action="return_value")
     except (BertkitError, CycloptsError, ImportError) as error:
         match error:
@@ -74,7 +74,7 @@ def _run(arguments: Sequence[str]) -> int:
                 message = _unknown(error)
             case UnusedCliTokensError() if words[:1] == ["search"]:
                 message = f"search: more than one query ({error}); put the query in quotation marks"
-            # A command that accepts any option got an option such as --a.b.
+            # The command accepts any option, and received one with a dot, such as --a.b.
             case _ if "[KEYWORD]" in str(error):
                 message = f"Unknown option: {next(word for word in words if '.' in word)}"
             case _:
@@ -85,11 +85,11 @@ def _run(arguments: Sequence[str]) -> int:
         write_line(f"bertkit: {str(stop) or 'stopped'}")
         return 130
     except BrokenPipeError:
-        # The reader of the output stopped reading.
+        # The process that reads the output has ended, such as `head`.
         sys.stderr.close()
         return 0
     except OSError as error:
-        # This is an unexpected error of a file or directory.
+        # No other code has handled this error of a file or directory.
         path = f"{error.filename}: " if error.filename else ""
         write_line(f"bertkit: {path}{error.strerror or error}")
         return 2
@@ -97,7 +97,7 @@ def _run(arguments: Sequence[str]) -> int:
 
 
 def _with_config(words: list[str]) -> tuple[list[str], list[Any]]:
-    """Return the words without `--config FILE`, and the options of the file.
+    """Remove `--config FILE` from the arguments, and return the options in the file too.
 
     Raises:
         ConfigError: If the file is missing or malformed.
@@ -141,7 +141,7 @@ def _unknown(error: UnknownOptionError) -> str:
 
 
 def _with_task(words: list[str]) -> list[str]:
-    """Make `finetune TASK` a command for the task of an extension, and for module:Class.
+    """Add the command `finetune TASK` if TASK is an extension's task or `module:Class`.
 
     The module may be in the working directory.
     """

@@ -1,7 +1,7 @@
-"""Settings: immutable, typed data that is validated once.
+"""Immutable, typed settings, which are validated when they are read.
 
-Unknown, mistyped and impossible settings raise an error. Files, overrides and messages refer to a
-setting by its key path, such as `train.learning_rate`.
+A setting that is unknown, has the wrong type, or has an impossible value raises an error. Files,
+overrides and messages refer to a setting by its key path, such as `train.learning_rate`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Positive = Annotated[float, Meta(gt=0.0)]
 Seed = Annotated[int, Meta(ge=0, lt=2**31)]
 
 PYTHON_ONLY = "python only"
-"""Mark of the type of a parameter that is not an option of the command."""
+"""Annotation of parameters that exist only in Python, not as command-line options."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -48,16 +48,17 @@ F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 
 PythonOnly = Annotated[T, PYTHON_ONLY]
-"""Type of a parameter that is not an option of the command, such as `PythonOnly[int]`."""
+"""Type of a parameter that exists only in Python, not as a command-line option: `PythonOnly[int]`.
+"""
 
 
 def decode(kind: type[S], data: Any, location: str = "") -> S:
-    """Build settings from plain data (a parsed TOML or JSON file).
+    """Validate plain data, such as a parsed TOML or JSON file, and convert it to settings.
 
     Args:
         kind: Class of the settings.
-        data: The data.
-        location: Key path of the group, for messages.
+        data: The plain data.
+        location: Key path of this group of settings, for error messages.
 
     Raises:
         ConfigError: If a setting is invalid. The message contains its key path, and a suggestion
@@ -86,15 +87,15 @@ def with_keywords(
     Settings objects are also validated, because their constructor validates nothing.
 
     Args:
-        caller: Name of the function, for messages.
-        groups: Settings or plain data of each class.
-        keywords: Settings of any group, which take precedence.
+        caller: Name of the function that was called, for error messages.
+        groups: For each class of settings, a settings object, a dict, or None for the defaults.
+        keywords: Settings of any group, by name. They take precedence over `groups`.
 
     Returns:
-        The settings of each class.
+        One settings object per class, in the order of `groups`.
 
     Raises:
-        ConfigError: If a value is invalid, or no group has a setting of this name.
+        ConfigError: If a value is invalid, or no group has a setting with the name of a keyword.
     """
     fields = {kind: [f.encode_name for f in msgspec.structs.fields(kind)] for kind in groups}
     known = [name for names in fields.values() for name in names]
@@ -123,7 +124,7 @@ def _simple(value: Any) -> Any:
 def plain(settings: Settings) -> dict[str, Any]:
     """Return settings as plain data, including defaults.
 
-    The result is the same as after a round trip through JSON, so it can be compared with a file.
+    The result can be compared with a JSON file, because it contains only types that JSON has.
     """
     result = json.loads(json.dumps(msgspec.to_builtins(settings)))
     assert isinstance(result, dict)
@@ -131,9 +132,9 @@ def plain(settings: Settings) -> dict[str, Any]:
 
 
 def paths(kind: type[Settings]) -> dict[str, Any]:
-    """Return the default of each setting by key path.
+    """Return the default value of each setting, by key path.
 
-    Groups without variants are expanded if they have a default.
+    A group that has a default and no variants is replaced by its settings.
     """
     settings: dict[str, Any] = {}
     for field in msgspec.structs.fields(kind):
@@ -155,7 +156,7 @@ def at(settings: Settings, path: str) -> Any:
 
 
 def nested(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert values by key path to nested dicts."""
+    """Convert a mapping from key paths to values into nested dicts."""
     data: dict[str, Any] = {}
     for path, value in values.items():
         *groups, last = path.split(".")
@@ -167,7 +168,7 @@ def nested(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def flat(data: Mapping[str, Any], path: str = "") -> dict[str, Any]:
-    """Convert nested dicts to values by key path."""
+    """Convert nested dicts into a mapping from key paths to values."""
     values: dict[str, Any] = {}
     for name, value in data.items():
         if isinstance(value, Mapping):
@@ -178,9 +179,9 @@ def flat(data: Mapping[str, Any], path: str = "") -> dict[str, Any]:
 
 
 def merged(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge values into defaults, group by group.
+    """Return the defaults, with the given values replacing them group by group.
 
-    A group of another `kind` replaces the default group.
+    A given group with a different `kind` replaces the whole default group.
     """
     result = dict(defaults)
     for name, value in given.items():
@@ -193,7 +194,7 @@ def merged(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, A
 
 
 def explained(kind: type[Settings]) -> dict[str, str]:
-    """Return the docstring of each setting that has one."""
+    """Return the docstrings of settings, by name of the setting."""
     texts: dict[str, str] = {}
     for owner in reversed(kind.__mro__):
         if not issubclass(owner, Settings) or owner is Settings:
@@ -215,15 +216,17 @@ def explained(kind: type[Settings]) -> dict[str, str]:
 
 
 KEYWORDS = "Keywords (a.b = 1 is a={'b': 1})"
-"""Title of the settings in a docstring."""
+"""Heading of the list of settings in a docstring."""
 
 
 def document_keywords(*kinds: type[Settings], title: str = KEYWORDS) -> Callable[[F], F]:
-    """Return a decorator that adds settings to a docstring: name, type, default, and description.
+    """Return a decorator that adds a list of settings to the docstring of a function.
+
+    The list contains the name, type, default, and description of each setting.
 
     Args:
         kinds: Classes of the settings.
-        title: Title of the list.
+        title: Heading of the list.
     """
 
     def decorate(function: F) -> F:
@@ -266,7 +269,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def read_toml_by_name(path: str | Path, folder: Path) -> dict[str, Any]:
-    """Read a TOML file, or the file of a bare name such as bert-tiny in a directory of bertkit.
+    """Read a TOML file, given its path or the name of a file in `folder`, such as bert-tiny.
 
     Raises:
         ConfigError: If the file is missing or malformed.
@@ -286,7 +289,7 @@ def as_toml(settings: Settings | Mapping[str, Any]) -> str:
 
 
 def drop_null_values(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Remove the values of nested dicts that are None."""
+    """Return a copy of nested dicts without the values that are None."""
     return {
         name: drop_null_values(value) if isinstance(value, Mapping) else value
         for name, value in data.items()
@@ -295,7 +298,10 @@ def drop_null_values(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def override(data: Mapping[str, Any], settings: Sequence[tuple[str, str]]) -> dict[str, Any]:
-    """Replace settings by key path, as in `("train.steps", "300")`. Values are parsed as TOML."""
+    """Replace settings, given as pairs of key path and value such as `("train.steps", "300")`.
+
+    Values are parsed as TOML. A value that is not valid TOML is used as a string.
+    """
     result: dict[str, Any] = {k: dict(v) if isinstance(v, Mapping) else v for k, v in data.items()}
     for path, text in settings:
         *groups, last = path.split(".")
@@ -313,16 +319,16 @@ def override(data: Mapping[str, Any], settings: Sequence[tuple[str, str]]) -> di
 
 
 def parse_changes(words: Sequence[str], options: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield the settings that words of a command line change, as pairs of name and value.
+    """Parse command-line arguments that change settings, and yield key paths and values.
 
-    The forms are `--train.steps 300`, `--train.steps=300`, and `train.steps=300`.
+    The accepted forms are `--train.steps 300`, `--train.steps=300`, and `train.steps=300`.
 
     Args:
-        words: Words that are not options of the command.
-        options: Options of the command, which are suggested for similar words.
+        words: Arguments that are not options of the command.
+        options: Options of the command. One of them is suggested if an argument is misspelled.
 
     Raises:
-        ConfigError: If a word is not a setting or has no value.
+        ConfigError: If an argument is not a setting, or the value of a setting is missing.
     """
     rest = iter(words)
     for word in rest:
@@ -330,7 +336,7 @@ def parse_changes(words: Sequence[str], options: Sequence[str]) -> Iterator[tupl
         is_option = word.startswith("--")
         if "." not in name or not (is_option or equals):
             hint = did_you_mean(f"--{name}", options)
-            raise ConfigError(f"{word!r}: not a setting; write --group.name VALUE; {hint}")
+            raise ConfigError(f"{word!r}: not a setting; settings are --group.name VALUE; {hint}")
         if not equals:
             value = next(rest, "")
         if not value or (not equals and value.startswith("--")):
@@ -365,7 +371,7 @@ def _message(kind: type[Settings], data: Any, error: str, location: str) -> str:
 
 
 def _example(options: Sequence[type[Settings]], data: Any, path: str) -> str:
-    """Return how to set a group, if possible with the value that was passed instead of it."""
+    """Return code that sets a group, with the user's value if a setting of the group accepts it."""
     keys = path.split(".")
     for key in keys:
         data = data.get(key) if isinstance(data, Mapping) else None
@@ -381,7 +387,7 @@ def _example(options: Sequence[type[Settings]], data: Any, path: str) -> str:
 
 
 def _choices(kind: type[Settings], data: Any, path: str) -> list[str]:
-    """Return the strings that a setting may have."""
+    """Return the strings that a setting accepts."""
     parent, _, name = path.rpartition(".")
     group = _group_at(kind, data, parent)
     hint = get_type_hints(group).get(name) if group else None
@@ -390,13 +396,13 @@ def _choices(kind: type[Settings], data: Any, path: str) -> list[str]:
 
 
 def kind_of(variant: type[Settings]) -> str | None:
-    """Return the `kind` of a variant in files, or None for a group without variants."""
+    """Return the `kind` that selects a variant in files, or None if the group has no variants."""
     tag = variant.__struct_config__.tag
     return None if tag is None else str(tag)
 
 
 def _options(kind: type[Settings], data: Any, path: str) -> list[type[Settings]]:
-    """Return the possible classes at a key path, which are several if the group has variants."""
+    """Return the class of the group at a key path, or several classes if the group has variants."""
     options: list[type[Settings]] = [kind]
     for key in filter(None, path.split(".")):
         group = _chosen(options, data)
@@ -408,7 +414,7 @@ def _options(kind: type[Settings], data: Any, path: str) -> list[type[Settings]]
 
 
 def _group_at(kind: type[Settings], data: Any, path: str) -> type[Settings] | None:
-    """Return the class of the settings at a key path."""
+    """Return the class of the group at a key path, or None if the data does not determine it."""
     options = _options(kind, data, path)
     for key in filter(None, path.split(".")):
         data = data.get(key) if isinstance(data, Mapping) else None
@@ -416,20 +422,21 @@ def _group_at(kind: type[Settings], data: Any, path: str) -> type[Settings] | No
 
 
 def _chosen(options: Sequence[type[Settings]], data: Any) -> type[Settings] | None:
-    """Return the variant that the data specifies, or the only class."""
+    """Return the variant that `kind` in the data selects, or the class if there are no variants."""
     named = data.get("kind") if isinstance(data, Mapping) else None
     return next((o for o in options if kind_of(o) in (None, named)), None)
 
 
 def api_key(name: str, key: str | None = None) -> str | None:
-    """Return an API key without surrounding white space, or None if there is none.
+    """Return an API key without surrounding white space, or None if no key is set.
 
     Args:
         name: Environment variable that contains the key.
-        key: Key that is used instead.
+        key: Key to use instead of the environment variable.
 
     Raises:
-        ConfigError: If no header can contain the key; the message does not show it.
+        ConfigError: If the key contains a character that an HTTP header cannot contain. The
+            message does not contain the key.
     """
     key = (key or os.environ.get(name, "")).strip()
     if not (key.isascii() and key.isprintable()):

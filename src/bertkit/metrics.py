@@ -1,4 +1,4 @@
-"""Metrics of predictions, as fractions from 0 to 1 (correlations: from -1)."""
+"""Metrics of predictions. Values are between 0 and 1, and correlations between -1 and 1."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 
 def worth(score: float) -> float:
-    """Return a score for comparisons. NaN is less than any other score."""
+    """Convert a score for comparisons: NaN becomes negative infinity, so it is never the best."""
     return -math.inf if math.isnan(score) else score
 
 
@@ -27,12 +27,12 @@ def classification(
     Args:
         predicted: The predicted labels.
         actual: The expected labels.
-        labels: All labels. With two labels, F1 is the F1 of the second one (GLUE's "1"), otherwise
-            the mean over the labels that occur (macro).
+        labels: All labels. If there are two, `f1` is the F1 of the second label (GLUE's "1").
+            Otherwise, it is the mean F1 of all labels that occur (macro F1).
 
     Returns:
-        The scores. The Matthews correlation is Gorodkin's R_K; it is 0 if all predicted or all
-        expected labels are the same.
+        The scores. The Matthews correlation is Gorodkin's R_K. It is 0 if all predicted labels or
+        all expected labels are the same.
     """
     indices = {label: index for index, label in enumerate(dict.fromkeys([*actual, *predicted]))}
     confusion = np.zeros((len(indices), len(indices)))
@@ -66,8 +66,8 @@ def binary(
         positive: Name of the positive label.
 
     Returns:
-        The scores of scikit-learn. The ROC AUC of rows with one label is 0.5, and the average
-        precision of rows without a positive label is 0.
+        The same scores as in scikit-learn. If all rows have the same expected label, the ROC AUC
+        is 0.5. If no row has the positive label, the average precision is 0.
     """
     expected = np.array([label == positive for label in actual])
     right = np.array([p == a for p, a in zip(predicted, actual, strict=True)])
@@ -80,7 +80,10 @@ def binary(
 
 
 def roc_auc(scores: ArrayLike, positive: NDArray[np.bool_]) -> float:
-    """Compute the fraction of pairs in which the positive row has the higher score."""
+    """Compute the ROC AUC: the fraction of (positive, negative) pairs that scores order correctly.
+
+    A pair with equal scores counts as one half.
+    """
     count = int(positive.sum())
     pairs = count * (len(positive) - count)
     if not pairs:
@@ -90,7 +93,10 @@ def roc_auc(scores: ArrayLike, positive: NDArray[np.bool_]) -> float:
 
 
 def average_precision(scores: ArrayLike, positive: NDArray[np.bool_]) -> float:
-    """Compute the mean precision at each positive row; rows with equal scores share a rank."""
+    """Compute the mean of the precision at the rank of each positive row.
+
+    Rows with equal scores share the last of their ranks.
+    """
     values = np.asarray(scores, dtype=np.float64)
     order = np.argsort(-values, kind="stable")
     ordered, right = values[order], np.cumsum(positive[order])
@@ -101,7 +107,7 @@ def average_precision(scores: ArrayLike, positive: NDArray[np.bool_]) -> float:
 
 
 def regression(predicted: ArrayLike, actual: ArrayLike) -> dict[str, float]:
-    """Compute Pearson's and Spearman's correlation, which are 0 if either side is constant.
+    """Compute the Pearson and Spearman correlations, which are 0 if all values of a side are equal.
 
     Args:
         predicted: The predicted values.
@@ -115,21 +121,21 @@ def regression(predicted: ArrayLike, actual: ArrayLike) -> dict[str, float]:
 
 def _correlation(x: NDArray[np.float64], y: NDArray[np.float64]) -> float:
     x, y = _deviations(x), _deviations(y)
-    # This order of operations returns exactly 1 for x and x.
+    # With this order of operations, the correlation of x with itself is exactly 1.
     return float(np.clip((x @ y) / np.sqrt((x @ x) * (y @ y)), -1.0, 1.0))
 
 
 def _deviations(vector: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return deviations from the mean, divided by the largest.
+    """Return the deviations from the mean, divided by the largest absolute deviation.
 
-    The scale prevents underflow and overflow of the squares of tiny and huge values.
+    The division prevents the squares of tiny or huge deviations from underflowing or overflowing.
     """
     vector = vector - vector.mean()
     return np.asarray(vector / np.abs(vector).max())
 
 
 def _ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return ranks from 1. Equal values share their mean rank."""
+    """Return the rank of each value, starting at 1. Equal values get the mean of their ranks."""
     _, indices, counts = np.unique(values, return_inverse=True, return_counts=True)
     return np.asarray((np.cumsum(counts) - (counts - 1) / 2)[indices])
 
@@ -137,7 +143,7 @@ def _ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
 def multi_label(
     predicted: Sequence[Collection[str]], actual: Sequence[Collection[str]]
 ) -> dict[str, float]:
-    """Compute F1 over all decisions (micro), mean F1 over labels (macro), and exact matches.
+    """Compute micro F1, macro F1, and the fraction of texts whose labels are all correct.
 
     Args:
         predicted: The predicted labels of each text.
@@ -160,7 +166,7 @@ def entities(
 ) -> dict[str, float]:
     """Compute precision, recall and F1 over the entities (start, end, type) of all sentences.
 
-    An entity is correct only if both ends and its type are, as in CoNLL-2003's conlleval.
+    An entity is correct only if its start, end, and type are correct, as in CoNLL-2003's conlleval.
 
     Args:
         predicted: The predicted entities of each sentence.
@@ -190,11 +196,12 @@ def _squad_words(answer: str) -> list[str]:
 
 
 def squad_f1(predicted: str, golds: Sequence[str]) -> tuple[float, float]:
-    """Compute exact match and F1 over words, with the best of several correct answers.
+    """Compute exact match and word F1 of an answer, each for the best-matching correct answer.
 
     Case, punctuation, articles and white space are ignored. If no correct answer contains a word,
     the question has no answer, and only an empty prediction is correct. Source: the evaluation
-    script of SQuAD 2.0 (Rajpurkar et al. 2018), which agrees with SQuAD 1.1 for answered questions.
+    script of SQuAD 2.0 (Rajpurkar et al. 2018). For questions with an answer, it computes the same
+    scores as the script of SQuAD 1.1.
 
     Args:
         predicted: The predicted answer.
@@ -214,9 +221,9 @@ def _squad_overlap(answer: list[str], target: list[str]) -> float:
 def squad(predicted: Sequence[str], golds: Sequence[Sequence[str]]) -> dict[str, float]:
     """Compute `exact` and `f1`, the means of `squad_f1` over the questions.
 
-    A question has no answer if its correct answers are empty or "". If only some questions have an
-    answer, the result also contains has_answer_exact, has_answer_f1 and no_answer_f1 (which equals
-    no_answer_exact).
+    A question has no answer if its list of correct answers is empty or contains only "". If only
+    some questions have an answer, the result also contains `has_answer_exact`, `has_answer_f1` and
+    `no_answer_f1` (which equals the exact match).
 
     Args:
         predicted: The predicted answer of each question.
@@ -233,10 +240,11 @@ def squad(predicted: Sequence[str], golds: Sequence[Sequence[str]]) -> dict[str,
 
 
 def rouge(predicted: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, float]:
-    """Compute rouge1, rouge2 and rougeL: F1 with the best reference, averaged over texts.
+    """Compute rouge1, rouge2 and rougeL, each as the F1 averaged over texts.
 
-    Words are sequences of a-z and 0-9 in lower case, without stemming. Source: Lin, "ROUGE" (2004),
-    2 and 3.1, as in Google's rouge-score.
+    If a text has several references, the highest F1 counts. Texts are converted to lower case, and
+    words are sequences of a-z and 0-9. Words are not stemmed. Source: Lin, "ROUGE" (2004), sections
+    2 and 3.1, as implemented in Google's rouge-score.
 
     Args:
         predicted: The predicted texts.
@@ -252,7 +260,7 @@ def rouge(predicted: Sequence[str], references: Sequence[Sequence[str]]) -> dict
 
 
 def rouge_words(text: str) -> list[str]:
-    """Return the words that ROUGE counts."""
+    """Split a text into the words that ROUGE counts."""
     return re.findall(r"[a-z0-9]+", text.lower())
 
 
@@ -270,8 +278,8 @@ def _rouge_f1(predicted: list[str], target: list[str]) -> tuple[float, float, fl
 def _longest_common(first: list[str], second: list[str]) -> int:
     """Return the length of the longest common subsequence.
 
-    A row of the dynamic programming table is stored as the bits of an integer: Hyyrö, "Bit-parallel
-    LCS-length computation revisited" (2004).
+    Each row of the dynamic programming table is stored as the bits of an integer (Hyyrö,
+    "Bit-parallel LCS-length computation revisited", 2004).
     """
     positions: dict[str, int] = {}
     for i, word in enumerate(first):
@@ -286,11 +294,11 @@ def _longest_common(first: list[str], second: list[str]) -> int:
 
 
 def ranking(ranks: Sequence[int], *, of: int) -> dict[str, float]:
-    """Compute recall@1, @2 and @5 (for k below `of`) and the mean reciprocal rank.
+    """Compute recall@1, recall@2, recall@5 and the mean reciprocal rank.
 
     Args:
-        ranks: Rank of the right candidate in each list, from 1.
-        of: Number of candidates per list.
+        ranks: Rank of the correct candidate in each list, starting at 1.
+        of: Number of candidates per list. Recall is computed only for ranks below it.
     """
     positions = np.asarray(ranks)
     recalls = {f"recall@{k}": float((positions <= k).mean()) for k in (1, 2, 5) if k < of}
@@ -298,12 +306,12 @@ def ranking(ranks: Sequence[int], *, of: int) -> dict[str, float]:
 
 
 def random_mrr(candidates: int) -> float:
-    """Return the expected reciprocal rank of the right candidate in a random order."""
+    """Return the expected reciprocal rank of the correct candidate if the order is random."""
     return float(np.mean(1 / np.arange(1, candidates + 1)))
 
 
 def cosines(vectors: NDArray[np.float32], exact: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return the cosine similarity of corresponding vectors, or 0 if a vector is zero.
+    """Compute the cosine similarity of corresponding vectors, which is 0 if a vector is zero.
 
     Shapes:
         vectors, exact: (..., D); returns (...).
@@ -313,11 +321,11 @@ def cosines(vectors: NDArray[np.float32], exact: NDArray[np.float32]) -> NDArray
 
 
 def mean_and_sd(scores: Sequence[float]) -> dict[str, Any]:
-    """Return the mean and standard deviation of a score over seeds, and the scores."""
+    """Return the mean, the sample standard deviation, and the list of the scores of all seeds."""
     sd = float(np.std(scores, ddof=1)) if len(scores) > 1 else 0.0
     return {"mean": float(np.mean(scores)), "sd": sd, "each": list(scores)}
 
 
 def plus_minus(score: Mapping[str, Any]) -> str:
-    """Format the result of `mean_and_sd`, such as 0.912 ± 0.004."""
+    """Format the result of `mean_and_sd` as text, such as "0.912 ± 0.004"."""
     return f"{score['mean']:.3f}" + (f" ± {score['sd']:.3f}" if score["sd"] else "")

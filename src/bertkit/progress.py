@@ -1,4 +1,4 @@
-"""Progress of commands on stderr: a bar in a terminal, a line in a notebook, lines in a log."""
+"""Display of a command's progress on stderr, in terminals, notebooks, and log files."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from rich.progress import (
 from bertkit.console import console, say
 
 LINES, REDRAWN = 30.0, 0.5
-"""Seconds between two lines of a log, and between two updates of a notebook's line."""
+"""Seconds between two progress lines in a log, and between two updates of a notebook's line."""
 
 
 class Bar(Progress):
-    """Progress, a changing note, and the remaining time.
+    """Progress display with a note that changes and the remaining time.
 
-    In a terminal, this is a bar, and in a notebook a line that is updated. Any other output, such
-    as a log, contains a line every 30 seconds.
+    A terminal shows a progress bar, and a notebook shows a line that is updated. For any other
+    output, such as a log file, a new line is printed every 30 seconds.
     """
 
     def __init__(self, *, watched: bool) -> None:
@@ -59,7 +59,7 @@ class Bar(Progress):
         super().stop()
 
     def line(self, text: str) -> None:
-        """Print a message instead of the next progress line."""
+        """Print a message. The next progress line of a log follows 30 seconds later."""
         self._last_time = time.monotonic()
         say(text)
 
@@ -93,9 +93,9 @@ def _format(task: Task) -> str:
 
 
 def progress(*, watched: bool = True) -> Bar:
-    """Return a progress bar.
+    """Return a progress display.
 
     Args:
-        watched: Whether to show it.
+        watched: Whether to show the display.
     """
     return Bar(watched=watched)

@@ -1,4 +1,4 @@
-"""Keys of published configuration files: applied, irrelevant, or rejected."""
+"""Tables of the keys in published configuration files: applied, irrelevant, or rejected."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from typing import Any
 
 @dataclass(frozen=True, kw_only=True)
 class KeyTable:
-    """Every key that the reference library reads from one kind of configuration file.
+    """Table of all keys that the reference library reads from one kind of configuration file.
 
-    A key that is not listed has no effect in the reference library either. The parity tests change
-    each key of the reference library in turn, so that a missing key fails a test.
+    A key that is not in the table has no effect in the reference library either. The parity tests
+    change each key of the reference library, and fail if a key with an effect is missing here.
 
     Attributes:
         applied: Keys that bertkit uses.
-        irrelevant: Keys that change no output of bertkit, with the reason.
-        neutral: Keys that bertkit does not support, with the values that change nothing. The first
-            value is the default of the reference library. Any other value is rejected.
+        irrelevant: Keys that never change the output of bertkit, each with the reason.
+        neutral: Keys that bertkit does not support, each with the values that do not change the
+            output. The first value is the default of the reference library. Any value that is not
+            listed is rejected.
     """
 
     applied: Collection[str] = ()
@@ -26,7 +27,7 @@ class KeyTable:
     neutral: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
 
     def unsupported(self, settings: Mapping[str, Any]) -> list[str]:
-        """Return the unsupported keys whose values change the output, with their values.
+        """Return descriptions of the unsupported keys that have a value which is not neutral.
 
         Args:
             settings: The content of the file.
@@ -38,7 +39,7 @@ class KeyTable:
         ]
 
     def check(self, settings: Mapping[str, Any]) -> None:
-        """Check that no unsupported key changes the output.
+        """Check that all unsupported keys have neutral values.
 
         Args:
             settings: The content of the file.

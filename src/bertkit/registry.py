@@ -1,6 +1,7 @@
 """Registries of named objects, and the extensions that add to them.
 
-The built-in extensions are in `bertkit.extensions`. Another package declares an entry point:
+The built-in extensions are in `bertkit.extensions`. Another package adds an extension by declaring
+an entry point:
 
     [project.entry-points."bertkit.extensions"]
     mine = "my_package:EXTENSION"
@@ -18,7 +19,7 @@ from typing import Any
 from bertkit.errors import ConfigError
 
 GROUP = "bertkit.extensions"
-"""Entry point group of the extensions of other packages."""
+"""Entry point group in which other packages declare their extensions."""
 
 BUILTIN = ("generation", "classic", "serving", "search", "export", "cleaning", "demo", "zero_shot",
            "transformers_pipelines")  # fmt: skip
@@ -35,16 +36,19 @@ class Extension:
         name: Name of the extension.
         families: `Family` objects, by the `model_type` of their config.json.
         formats: Subclasses of `ModelFormat`, by the format names of `bertkit.checkpoint.formats`.
-        accelerators: Functions that return a faster `engine` or `embedder` of a model, or None.
+        accelerators: Functions by the names `engine` and `embedder`, which return a faster
+            implementation for a model or None.
         tokenizers: Objects of type `TokenizerFormat`, by the `use` of their vocabularies.
-        settings_readers: Functions that read further settings of a model directory, by name.
+        settings_readers: Functions that read additional settings from a model directory, by name.
         tasks: Subclasses of `Task`, by name.
-        pipelines: Subclasses of `ModelPipeline`, or other classes with its method `open`, by name.
+        pipelines: Subclasses of `ModelPipeline`, or other classes with an `open` method like
+            `ModelPipeline.open`, by name.
         objectives: Subclasses of `PretrainConfig`, by the `objective` of their run files.
         pretrainings: Objects of type `Pretraining` for models that are not Transformers, by the
             `family` of their run files.
-        routes: Objects of type `bertkit.web.Route`, by URL path. Only pipelines with a special
-            request format need one; pipelines that define their types get a route automatically.
+        routes: Objects of type `bertkit.web.Route`, by URL path. A pipeline needs one only if its
+            requests have a special format. Pipelines that define the types of their items get a
+            route automatically.
         pages: Subclasses of `bertkit.web.Page`, by URL path.
     """
 
@@ -63,10 +67,12 @@ class Extension:
 
 
 class Registry(Mapping[str, Any]):
-    """Mapping from names to objects of the core and of extensions, imported on access.
+    """Mapping from names to objects of the core and of extensions.
+
+    Each object is imported when it is looked up.
 
     Args:
-        kind: Field of `Extension` with the objects that extensions add.
+        kind: Name of the field of `Extension` that contains the objects of an extension.
         core: Import paths (`module:attribute`) of the core's objects, by name.
     """
 
@@ -86,7 +92,7 @@ class Registry(Mapping[str, Any]):
             for name, path in additions.items():
                 if name in paths:
                     raise ConfigError(
-                        f"extension {extension.name}: {path} has the name {name!r} of "
+                        f"extension {extension.name}: {path} has the same name {name!r} as "
                         f"{paths[name]} ({self.kind}); rename it, or uninstall the extension"
                     )
                 paths[name] = path
@@ -106,17 +112,17 @@ class Registry(Mapping[str, Any]):
 
 
 def import_object(path: str) -> Any:
-    """Import and return an object, given its import path (`module:attribute`)."""
+    """Import the object at an import path (`module:attribute`) and return it."""
     module, _, attribute = path.partition(":")
     return getattr(import_module(module), attribute)
 
 
 @cache
 def extensions() -> tuple[Extension, ...]:
-    """Return the built-in extensions, then the extensions of installed packages.
+    """Return the built-in extensions, followed by the extensions of installed packages.
 
     Raises:
-        ConfigError: If the extension of a package cannot be imported.
+        ConfigError: If the extension of an installed package cannot be imported.
     """
     builtin = [import_module(f"bertkit.extensions.{name}").EXTENSION for name in BUILTIN]
     installed = []

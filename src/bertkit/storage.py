@@ -1,7 +1,7 @@
-"""Atomic writing of files, and reading within limits.
+"""Functions that write files atomically, and read files whose size and structure are limited.
 
-Files are written next to their target, synced and renamed. Input files may be untrusted: their
-size, depth and numbers are checked before they are parsed.
+A file is written under a temporary name in the directory of its target, synced to disk, and then
+renamed. Input files may be untrusted, so size and depth are checked before a file is parsed.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ from typing import IO, Any
 from bertkit.errors import BertkitError, ConfigError, StorageError
 
 SETTINGS, VOCABULARY = 8 << 20, 64 << 20
-"""Maximum number of bytes of a settings file, and of a vocabulary file."""
+"""Maximum size in bytes of a settings file, and of a vocabulary file."""
 
 EXPANSION, FLOOR = 100, 16 << 20
-"""Maximum ratio of uncompressed to compressed size, and number of bytes that is always allowed.
+"""Maximum ratio of uncompressed to compressed size, and uncompressed size that is always allowed.
 
-Text compresses to between a third and a tenth of its size. A ratio of 1,000 is reached by a file of
-equal bytes.
+Text is typically compressed to between a third and a tenth of its size. A file that repeats one
+byte reaches a ratio of 1,000.
 """
 
 _UMASK = os.umask(0)
 os.umask(_UMASK)
 NEW_FILE = 0o666 & ~_UMASK
-"""Permissions of new files, from the umask at import."""
+"""Permissions of new files, according to the umask when this module is imported."""
 
 DEPTH, BRACKETS = 64, 1 << 17
-"""Maximum depth of lists and objects in JSON, and their maximum number."""
+"""Maximum nesting depth of lists and objects in JSON, and maximum number of lists and objects."""
 
 MAX_DIGITS = 40
-"""Maximum number of digits of an integer in JSON. Longer ones become floats."""
+"""Maximum number of digits of an integer in JSON. Longer integers are converted to floats."""
 
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
 _ROUND = bytes.maketrans(b"[{]}", b"(())")
@@ -52,7 +52,9 @@ _NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[Path]:
-    """Yield a temporary file next to `path`, which replaces `path` if the block succeeds.
+    """Yield a temporary path for a file that replaces `path` at the end of the `with` block.
+
+    If the block raises an error, the temporary file is deleted and `path` is unchanged.
 
     Raises:
         StorageError: If the disk is full or the file cannot be written. The old file is unchanged.
@@ -60,7 +62,7 @@ def writing(path: Path) -> Iterator[Path]:
     partial = path.with_name(f".{path.name}.partial-{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        # A killed process with the same id may have left this file.
+        # A killed process that had the same process id may have left this file.
         partial.unlink(missing_ok=True)
         yield partial
         _sync(partial)
@@ -69,19 +71,20 @@ def writing(path: Path) -> Iterator[Path]:
     except OSError as error:
         raise StorageError(_reason(path, error)) from None
     finally:
-        # The first error has been raised already.
+        # An error here must not replace an error that is already being raised.
         with contextlib.suppress(OSError):
             partial.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
-    """Yield a temporary directory next to `path`, which becomes `path` if the block succeeds.
+    """Yield a temporary directory that is renamed to `path` at the end of the `with` block.
 
-    All files are synced to disk before the directory is renamed. `path` must not exist.
+    All files are synced to disk before the directory is renamed. `path` must not exist, or be an
+    empty directory. If the block raises an error, the temporary directory is deleted.
 
     Raises:
-        StorageError: If a file cannot be written. Nothing remains on disk.
+        StorageError: If a file cannot be written.
     """
     partial = path.with_name(f".{path.name}.partial-{os.getpid()}")
     try:
@@ -100,7 +103,7 @@ def new_folder(path: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def name_file_in_errors(path: Path) -> Iterator[None]:
-    """Convert an OSError to a StorageError with the reason."""
+    """Convert an OSError in a `with` block to a StorageError that names the file and the reason."""
     try:
         yield
     except OSError as error:
@@ -117,8 +120,8 @@ def check_unused(out: Path, *, resumable: bool = False, option: str = "--out") -
 
     Args:
         out: The output path.
-        resumable: Whether to suggest --resume.
-        option: Option of the path, for the message.
+        resumable: Whether the error message suggests --resume.
+        option: Option that sets the path, for the error message.
 
     Raises:
         ConfigError: If the path is a file, or a directory that is not empty.
@@ -130,14 +133,15 @@ def check_unused(out: Path, *, resumable: bool = False, option: str = "--out") -
 
 
 def check_out(out: Path, *, resume: bool | str) -> None:
-    """Check that a run directory is unused, or contains a run to resume.
+    """Check that a run directory is unused or, if a run is resumed, that it is not empty.
 
     Args:
         out: The directory.
-        resume: Whether to resume a run. "auto" accepts both.
+        resume: Whether to resume a run. "auto" accepts both kinds of directories.
 
     Raises:
-        ConfigError: If the directory is used, or contains no run to resume.
+        ConfigError: If a new run would use a directory that is not empty, or the directory of a
+            run to resume is empty or does not exist.
     """
     if out.is_dir():
         sweep(out)
@@ -148,7 +152,7 @@ def check_out(out: Path, *, resume: bool | str) -> None:
 
 
 def distinct_names(paths: Sequence[Path]) -> list[str]:
-    """Return the names of paths, or the parts that differ if two names are the same."""
+    """Return the last part of each path or, if two are equal, the parts in which paths differ."""
     names = [path.name or str(path) for path in paths]
     if len(set(names)) == len(set(paths)):
         return names
@@ -159,25 +163,25 @@ def distinct_names(paths: Sequence[Path]) -> list[str]:
 
 
 def _common(sequences: Sequence[Sequence[str]]) -> int:
-    """Return the number of leading items that all sequences share.
+    """Return the number of leading items that all sequences have in common.
 
-    It is less than the length of the shortest sequence.
+    At least one item of each sequence is not counted.
     """
     is_common = (len(set(items)) == 1 for items in zip(*sequences, strict=False))
     return min(len(list(itertools.takewhile(bool, is_common))), min(map(len, sequences)) - 1)
 
 
 def link_or_copy(source: Path, target: Path) -> None:
-    """Create a hard link to a file, or a copy if the file system does not support links."""
+    """Create a hard link to a file, or a copy of the file if a link is not possible."""
     try:
-        # The hub's cache contains symbolic links.
+        # Files in the cache of the hub are symbolic links.
         os.link(source.resolve(), target)
     except OSError:
         shutil.copyfile(source, target)
 
 
 def sweep(folder: Path) -> None:
-    """Remove the partial files of killed processes in a directory."""
+    """Remove the temporary files that killed processes have left in a directory."""
     for partial in folder.glob(".*.partial-*"):
         process_id = partial.name.rpartition("-")[2]
         if process_id.isdigit() and not running(int(process_id)):
@@ -188,10 +192,10 @@ def sweep(folder: Path) -> None:
 
 
 def csv_line(cells: Sequence[str]) -> str:
-    """Return a line of a .csv file.
+    """Format cells as a line of a .csv file.
 
-    Python's writer does not quote a lone carriage return, which readers interpret as the end of the
-    line.
+    If a cell contains a carriage return, all cells are quoted. Python's writer does not quote a
+    carriage return without a line feed, but readers interpret it as the end of the line.
     """
     line, has_cr = io.StringIO(), any("\r" in cell for cell in cells)
     csv.writer(
@@ -201,10 +205,10 @@ def csv_line(cells: Sequence[str]) -> str:
 
 
 def append_text(path: Path, text: str) -> None:
-    """Append to a file.
+    """Append text to a file.
 
     Raises:
-        StorageError: If the file cannot be written. A part of `text` may have been appended.
+        StorageError: If the file cannot be written. Part of the text may have been appended.
     """
     with name_file_in_errors(path), path.open("a", encoding="utf-8") as file:
         file.write(text)
@@ -223,21 +227,21 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 
 def write_json(path: Path, data: Any) -> None:
-    """Replace a JSON file atomically, with keys in the given order."""
+    """Write data to a JSON file atomically, and keep the order of its keys."""
     write_text(path, json.dumps(data, indent=2, ensure_ascii=False) + "\n")
 
 
 def check_file(path: Path, error_type: type[BertkitError], *, most: int) -> None:
-    """Check that a path is a regular file of limited size.
+    """Check that a path is a regular file that is not too large.
 
     Args:
         path: The path.
-        error_type: Class of the error.
-        most: Maximum number of bytes.
+        error_type: Class of the error to raise.
+        most: Maximum size in bytes.
 
     Raises:
         FileNotFoundError: If the path does not exist.
-        BertkitError: If the path is not a regular file, or is too large.
+        BertkitError: If the path is not a regular file, or the file is too large.
     """
     try:
         status = path.stat()
@@ -246,14 +250,14 @@ def check_file(path: Path, error_type: type[BertkitError], *, most: int) -> None
     except (OSError, ValueError) as error:
         # A zero byte in the path raises a ValueError.
         raise error_type(
-            f"{str(path)!r}: cannot be read ({error}); fix its name or permissions"
+            f"{str(path)!r}: cannot be read ({error}); fix the file's name or permissions"
         ) from None
     # Reading a pipe or a device may never end.
     if not stat.S_ISREG(status.st_mode):
         raise error_type(f"{path}: not a file; replace it with a regular file")
     if status.st_size > most:
         raise error_type(
-            f"{path}: {status.st_size:,} bytes, the limit is {most:,}; download or save it again"
+            f"{path}: has {status.st_size:,} bytes, limit {most:,}; download or save the file again"
         )
 
 
@@ -267,8 +271,8 @@ def read_bytes(path: Path, error_type: type[BertkitError], *, most: int = SETTIN
 
     Args:
         path: The file.
-        error_type: Class of the error.
-        most: Maximum number of bytes.
+        error_type: Class of the error to raise.
+        most: Maximum size in bytes.
 
     Raises:
         FileNotFoundError: If the file does not exist.
@@ -282,16 +286,16 @@ def read_bytes(path: Path, error_type: type[BertkitError], *, most: int = SETTIN
 
 
 def check_unpacked(path: Path, packed: int, unpacked: int, error_type: type[BertkitError]) -> None:
-    """Check the uncompressed size of a file, which could exhaust the memory.
+    """Check that the uncompressed content of a file will not exhaust the memory.
 
     Args:
         path: The file.
         packed: Compressed size in bytes.
         unpacked: Uncompressed size in bytes.
-        error_type: Class of the error.
+        error_type: Class of the error to raise.
 
     Raises:
-        BertkitError: If the ratio is much larger than for text or numbers.
+        BertkitError: If the ratio of the sizes is much larger than for text or numbers.
     """
     most = max(FLOOR, EXPANSION * packed)
     if unpacked > most:
@@ -302,7 +306,7 @@ def check_unpacked(path: Path, packed: int, unpacked: int, error_type: type[Bert
 
 
 class _Unpacked(io.RawIOBase):
-    """The uncompressed bytes of a .gz file, up to the limit of `check_unpacked`."""
+    """Stream of the uncompressed bytes of a .gz file, up to the limit of `check_unpacked`."""
 
     def __init__(self, path: Path, error_type: type[BertkitError]) -> None:
         self.path, self.error_type, self.count = path, error_type, 0
@@ -324,9 +328,9 @@ class _Unpacked(io.RawIOBase):
 
 
 def open_gzip(path: Path, error_type: type[BertkitError]) -> IO[bytes]:
-    """Open a .gz file for reading uncompressed bytes.
+    """Open a .gz file, and return a stream of its uncompressed bytes.
 
-    Reading raises `error_type` if the limit of `check_unpacked` is exceeded.
+    Reading from the stream raises `error_type` if the limit of `check_unpacked` is exceeded.
     """
     return io.BufferedReader(_Unpacked(path, error_type), 1 << 16)
 
@@ -338,9 +342,9 @@ def read_json(
 
     Args:
         path: The file.
-        error_type: Class of the error.
-        remedy: End of the error message.
-        most: Maximum number of bytes.
+        error_type: Class of the error to raise.
+        remedy: End of the error message, which states what to do.
+        most: Maximum size in bytes.
 
     Raises:
         FileNotFoundError: If the file does not exist.
@@ -354,16 +358,16 @@ def read_json(
 
 
 def from_json(content: bytes) -> Any:
-    """Parse JSON of limited depth and size.
+    """Parse JSON whose nesting depth and number of lists and objects are limited.
 
     Raises:
-        ValueError: If the JSON is invalid, contains NaN or a lone surrogate, or exceeds `DEPTH` or
-            `BRACKETS`.
+        ValueError: If the JSON is invalid, contains NaN, infinity or a lone surrogate, or exceeds
+            `DEPTH` or `BRACKETS`.
     """
     brackets = _STRING.sub(b"", content).translate(_ROUND, _NO_BRACKETS)
     if len(brackets) > 2 * BRACKETS:
         raise ValueError(f"more than {BRACKETS:,} lists and objects")
-    # Each step removes the innermost brackets.
+    # Each iteration removes the innermost brackets.
     for _ in range(DEPTH):
         brackets = brackets.replace(b"()", b"")
     if brackets:
@@ -371,7 +375,7 @@ def from_json(content: bytes) -> Any:
     text = content.decode("utf-8-sig")
     data = json.loads(text, parse_int=_whole, parse_constant=_no_number)
     if "\\u" in text:
-        # Encoding fails if a string contains a lone surrogate.
+        # Encoding as UTF-8 raises a ValueError if a string contains a lone surrogate.
         json.dumps(data, ensure_ascii=False).encode()
     return data
 
@@ -385,7 +389,7 @@ def _no_number(name: str) -> float:
 
 
 def sha256(path: Path) -> str:
-    """Return the hash of a regular file, in hexadecimal."""
+    """Return the SHA-256 hash of a regular file, in hexadecimal."""
     # Reading a pipe may never end.
     if path.exists() and not path.is_file():
         raise OSError(errno.EINVAL, "not a file", str(path))
@@ -394,14 +398,14 @@ def sha256(path: Path) -> str:
 
 
 def running(process: int) -> bool:
-    """Return whether another process with this id exists."""
+    """Return whether a process other than this one has the given process id."""
     if process == os.getpid():
         return False
     try:
         os.kill(process, 0)
     except ProcessLookupError:
         return False
-    # The process exists but belongs to another user.
+    # The process exists, but belongs to another user.
     except (OSError, OverflowError):
         return True
     return True

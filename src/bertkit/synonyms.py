@@ -1,4 +1,4 @@
-"""Names of settings and tasks in other libraries, with the names that bertkit has for them."""
+"""Names of settings and tasks in other libraries, with their names in bertkit."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TASKS = {
     "translation": "generate",
     "summarization": "summarize",
 }
-"""Task or pipeline for each name of a task in transformers and on the Hugging Face hub."""
+"""bertkit's task or pipeline for each task name of transformers and the Hugging Face Hub."""
 
 SETTINGS = {
     # Training: transformers.TrainingArguments, SentenceTransformerTrainingArguments, peft.
@@ -155,38 +155,46 @@ SETTINGS = {
     "pooling_strategy": ("pooling",),
     "dataset": ("train",),
 }
-"""Settings of bertkit for each name; the first that a function has is suggested."""
+"""bertkit's settings for each setting of another library.
+
+An error message suggests the first one that the called function has.
+"""
 
 UNNEEDED = {
     "batch_size": "bertkit forms batches by number of tokens",
     "per_device_eval_batch_size": "bertkit forms batches by number of tokens",
-    "show_progress_bar": "messages go to stderr",
-    "verbose": "messages go to stderr",
-    "disable_tqdm": "messages go to stderr",
+    "show_progress_bar": "progress is shown on stderr",
+    "verbose": "messages are printed to stderr",
+    "disable_tqdm": "progress is shown on stderr",
     "convert_to_numpy": "the result is a NumPy array",
     "convert_to_tensor": "use torch.from_numpy on the result",
     "normalize_embeddings": "the model directory specifies whether embeddings are normalized",
     "padding": "batches contain no padding",
     "trust_remote_code": "bertkit runs no code from model directories",
-    "lr_scheduler_type": "the learning rate of a fine-tuning decays linearly",
-    "gradient_checkpointing": "reduce max_batch_tokens for less memory",
-    "eval_strategy": "each epoch is evaluated",
-    "evaluation_strategy": "each epoch is evaluated",
-    "logging_steps": "the journal of a run has every step",
-    "gradient_accumulation_steps": "a step is split by max_batch_tokens; set batch_size",
+    "lr_scheduler_type": "the learning rate always decays linearly during fine-tuning",
+    "gradient_checkpointing": "to use less memory, reduce max_batch_tokens",
+    "eval_strategy": "bertkit evaluates the model after each epoch",
+    "evaluation_strategy": "bertkit evaluates the model after each epoch",
+    "logging_steps": "bertkit writes each step to the journal of the run",
+    "gradient_accumulation_steps": "set batch_size; bertkit splits a batch by max_batch_tokens",
     "use_fast": "all tokenizers are fast",
-    "framework": "models run in PyTorch",
+    "framework": "all models run in PyTorch",
     "tokenizer": "the model directory contains the tokenizer",
     "num_labels": "labels are read from the examples",
 }
-"""Why bertkit does not have a setting of another library."""
+"""Settings of other libraries that bertkit does not need, each with the reason."""
 
 
 NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
 def translated(name: str, known: Collection[str]) -> str | None:
-    """Return the name that bertkit has for a name of another library, if it is supported."""
+    """Convert a name from another library to bertkit's name, or return None if none is known.
+
+    Args:
+        name: Name in another library.
+        known: Names that are supported. Only these are returned.
+    """
     candidates = (TASKS.get(name, ""), *SETTINGS.get(name.replace("-", "_"), ()))
     return next((candidate for candidate in candidates if candidate in known), None)
 
@@ -195,7 +203,7 @@ def suggestion(name: str, known: Iterable[str]) -> str:
     """Return the end of a message about an unknown name.
 
     Args:
-        name: Unknown name, possibly of another library.
+        name: Unknown name, possibly from another library.
         known: Names that are supported.
     """
     options = list(known)
@@ -207,15 +215,15 @@ def suggestion(name: str, known: Iterable[str]) -> str:
 
 
 def check_names(title: str, names: Iterable[str], known: Collection[str]) -> None:
-    """Check that a function or class has parameters of these names.
+    """Check that a function or class has a parameter for each keyword argument.
 
     Args:
-        title: Name of the function or class.
-        names: Names of arguments.
-        known: Names of its parameters.
+        title: Name of the function or class, for the error message.
+        names: Names of the keyword arguments.
+        known: Names of the parameters.
 
     Raises:
-        ConfigError: If it lacks a parameter. The message contains a suggestion.
+        ConfigError: If an argument has no parameter. The message contains a suggestion.
     """
     for name in names:
         if name not in known:
@@ -224,9 +232,10 @@ def check_names(title: str, names: Iterable[str], known: Collection[str]) -> Non
 
 
 def check_keywords(function: Callable[P, R]) -> Callable[P, R]:
-    """Make a function raise ConfigError, with a suggestion, for a keyword that it does not have.
+    """Decorate a function to raise ConfigError with a suggestion for an unknown keyword argument.
 
-    A function with `**keywords` checks them itself, unless one of its parameters is missing.
+    If the function accepts `**keywords`, it must check these itself. Then, the decorator only
+    checks keyword arguments if a required argument is missing.
     """
     signature = inspect.signature(function)
     kinds = {name: parameter.kind for name, parameter in signature.parameters.items()}

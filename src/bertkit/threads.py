@@ -1,4 +1,4 @@
-"""Number of cores and threads of a process, and work in background threads."""
+"""Functions that choose the number of threads of a process, and start background threads."""
 
 from __future__ import annotations
 
@@ -12,31 +12,34 @@ from typing import TypeVar
 T = TypeVar("T")
 
 SPIN_COUNT = "1000"
-"""Number of iterations for which a thread of GNU OpenMP spins before it sleeps, in processes that
-run for hours. By default it spins for milliseconds, which slows other processes down. On an idle
-machine, threads that sleep make small training steps up to a third slower.
+"""Number of iterations for which an idle GNU OpenMP thread spins before it sleeps.
+
+This value is used for processes that run for hours. By default, idle threads spin for milliseconds,
+which slows down other processes. On a machine without other processes, this value makes small
+training steps up to a third slower, because threads sleep sooner.
 """
 
 _workers = 1
-"""Number of processes that share the cores."""
+"""Number of processes that share the CPU cores."""
 
 WORKER_NAME = "begun"
-"""Name of background threads. Their result may remain unused after an error."""
+"""Name of background threads. After an error, nothing may wait for their result."""
 
 CGROUP = Path("/sys/fs/cgroup")
 
 
 def cores() -> int:
-    """Return the number of cores that this process may use.
+    """Return the number of CPU cores that this process may use.
 
-    The limits are its CPU affinity and the CPU quota of its control group, rounded up.
+    It is the number of cores in the CPU affinity of the process or, if that is smaller, the CPU
+    quota of its control group, rounded up.
     """
     share = quota()
     return bound() if share is None else max(1, min(bound(), math.ceil(share)))
 
 
 def bound() -> int:
-    """Return the number of cores in the CPU affinity of this process."""
+    """Return the number of CPU cores in the CPU affinity of this process."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -47,24 +50,28 @@ def share_cores(workers: int) -> None:
 
 
 def own_cores() -> int:
-    """Return the maximum number of threads of this process.
+    """Return the number of threads that this process may use for computation.
 
-    It is the fraction of the cores of this process, up to the limit of the user.
+    It is this process's share of the cores (see `share_cores`), up to `thread_limit`.
     """
     return max(1, min(cores() // _workers, thread_limit()))
 
 
 def thread_limit() -> int:
-    """Return the number of cores, up to OMP_NUM_THREADS, which other thread pools ignore."""
-    # For nested parallelism, the value is a list.
+    """Return the number of cores, or OMP_NUM_THREADS if that is smaller.
+
+    Thread pools other than OpenMP's ignore OMP_NUM_THREADS, so they use this function.
+    """
+    # OMP_NUM_THREADS can be a list, with one number for each level of nested parallelism.
     limit = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
     return min(cores(), int(limit)) if limit.isdecimal() and int(limit) > 0 else cores()
 
 
 def quota(root: Path = CGROUP, own: Path = Path("/proc/self/cgroup")) -> float | None:
-    """Return the CPU quota in cores of this process's control group and its parents, if any.
+    """Return the smallest CPU quota, in cores, of this process's control group and its parents.
 
-    Source: the kernel's cgroup-v2.rst, `cpu.max`, and `cpu.cfs_quota_us` of v1.
+    If there is no quota, return None. Source: `cpu.max` in the kernel's cgroup-v2.rst, and
+    `cpu.cfs_quota_us` of version 1.
     """
     shares = [_share(root / "cpu" / "cpu.cfs_quota_us", root / "cpu" / "cpu.cfs_period_us")]
     try:
@@ -79,11 +86,14 @@ def quota(root: Path = CGROUP, own: Path = Path("/proc/self/cgroup")) -> float |
 
 
 def _share(*files: Path) -> float | None:
-    """Return the quota in cores from files of quota and period, or None if there is no limit."""
+    """Compute the quota in cores from files with the quota and the period.
+
+    Return None if there is no limit.
+    """
     try:
         most, period = (int(word) for file in files for word in file.read_text().split())
     except (OSError, ValueError):
-        # There is no such file, or it contains "max".
+        # The file does not exist, or contains "max".
         return None
     return most / period if most > 0 and period > 0 else None
 
@@ -94,7 +104,8 @@ def settle(*, lasting: bool) -> None:
     Variables that the user has set are not changed.
 
     Args:
-        lasting: If true, the process runs for hours. Its threads then sleep while they wait.
+        lasting: Whether the process runs for hours. If true, idle threads sleep instead of
+            spinning.
     """
     if lasting and "OMP_WAIT_POLICY" not in os.environ and "GOMP_SPINCOUNT" not in os.environ:
         os.environ["GOMP_SPINCOUNT"] = SPIN_COUNT
@@ -103,15 +114,16 @@ def settle(*, lasting: bool) -> None:
 
 
 def start_in_background(work: Callable[[], T]) -> Callable[[], T]:
-    """Run work in a background thread.
+    """Call a function in a background thread.
 
-    An executor would do the same, but its import takes 5 ms.
+    An executor of `concurrent.futures` could do this too, but its import takes 5 ms.
 
     Args:
-        work: The work.
+        work: The function to call.
 
     Returns:
-        Function that waits for the result, and returns it or raises the error of the work.
+        A function that waits until `work` has finished. It returns the result of `work`, or raises
+        the error that `work` raised.
     """
     results: list[T] = []
     errors: list[BaseException] = []
@@ -125,11 +137,12 @@ def start_in_background(work: Callable[[], T]) -> Callable[[], T]:
     def result() -> T:
         thread.join()
         for error in errors:
-            # Without this, each call would extend the traceback.
+            # Otherwise, the traceback would become longer with each call.
             raise error.with_traceback(None)
         return results[0]
 
-    # A daemon thread that runs library code while Python exits aborts the process.
+    # The thread is not a daemon: a daemon thread that runs library code while Python exits aborts
+    # the process.
     thread = Thread(target=run, name=WORKER_NAME)
     thread.start()
     return result
