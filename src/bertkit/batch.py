@@ -45,7 +45,8 @@ class Packed:
         """Create the layout of a batch from the lengths of its sequences.
 
         Args:
-            lengths: Number of tokens of each sequence, in ascending order unless `any_order`.
+            lengths: Number of tokens of each sequence, in ascending order unless `any_order` is
+                true.
             any_order: Whether to accept lengths in any order. Only the keys and values of
                 cross-attention need this.
 
@@ -329,7 +330,7 @@ def _buckets(layout: Packed, boundaries: Sequence[int]) -> Iterator[Bucket]:
 
 
 def _bucket_boundaries(lengths: Sequence[int]) -> list[int]:
-    """Group sequences of equal length, and add longer ones to buckets that have few tokens."""
+    """Group sequences of equal length. Buckets with few tokens also get longer sequences."""
     boundaries, tokens = [0], 0
     for index in range(1, len(lengths)):
         previous, length = lengths[index - 1], lengths[index]
@@ -359,11 +360,11 @@ class Batch:
         types: (N,), token type (segment) ids.
         token_indices: (P,), indices of the tokens for which token-level heads compute outputs, such
             as masked tokens or the first token of each word. If None, all tokens.
-        targets: Targets by name of the head, with one target per output of the head.
+        targets: Targets by head name, with one target per output of the head.
         example: (S,), index of the example that each sequence belongs to, if an example consists of
             several sequences (such as the choices of a question).
-        source_order: (S,), index in `source` of the encoder input of each sequence. It is needed
-            because `source` is sorted by its own lengths.
+        source_order: (S,), for each sequence the index of its encoder input in `source`. The orders
+            differ, because the sequences of `source` are sorted by length separately.
     """
 
     ids: Tensor
@@ -414,7 +415,7 @@ class Batch:
             sequences: The sequences, shortest first.
             token_indices: For each sequence, the tokens for which token-level heads compute
                 outputs, as indices from the start of the sequence. Default: all tokens.
-            targets: Targets by name of the head.
+            targets: Targets by head name.
             example: Index of the example that each sequence belongs to.
             sources: Encoder input of each sequence, in the order of `sequences`. They may have any
                 lengths.

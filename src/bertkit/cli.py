@@ -89,7 +89,7 @@ def _run(arguments: Sequence[str]) -> int:
         sys.stderr.close()
         return 0
     except OSError as error:
-        # No other code has handled this error of a file or directory.
+        # Unexpected errors of files and directories are also printed as one line.
         path = f"{error.filename}: " if error.filename else ""
         write_line(f"bertkit: {path}{error.strerror or error}")
         return 2
@@ -97,7 +97,7 @@ def _run(arguments: Sequence[str]) -> int:
 
 
 def _with_config(words: list[str]) -> tuple[list[str], list[Any]]:
-    """Remove `--config FILE` from the arguments, and return the options in the file too.
+    """Return the arguments without `--config FILE`, and the options that FILE contains.
 
     Raises:
         ConfigError: If the file is missing or malformed.
@@ -119,7 +119,7 @@ def _with_config(words: list[str]) -> tuple[list[str], list[Any]]:
 
 
 def _missing(error: MissingArgumentError) -> str:
-    """Return the message about a missing argument."""
+    """Return the error message for a missing argument."""
     command = " ".join(["bertkit", *(error.command_chain or ())])
     name, given = getattr(error.argument, "name", ""), error.keyword
     problem = f"{given} has no value" if given else f"{name} is missing"
@@ -130,7 +130,7 @@ def _missing(error: MissingArgumentError) -> str:
 
 
 def _unknown(error: UnknownOptionError) -> str:
-    """Return the message about an unknown option, with a suggestion."""
+    """Return the error message for an unknown option, with a suggestion."""
     name = (error.token.keyword or "").removeprefix("--")
     known = [option for argument in error.argument_collection for option in argument.names]
     if found := translated(name, [option.removeprefix("--").replace("-", "_") for option in known]):

@@ -179,7 +179,7 @@ def flat(data: Mapping[str, Any], path: str = "") -> dict[str, Any]:
 
 
 def merged(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the defaults, with the given values replacing them group by group.
+    """Return a copy of the defaults in which given values replace defaults, group by group.
 
     A given group with a different `kind` replaces the whole default group.
     """
@@ -215,7 +215,7 @@ def explained(kind: type[Settings]) -> dict[str, str]:
     return texts
 
 
-KEYWORDS = "Keywords (a.b = 1 is a={'b': 1})"
+KEYWORDS = "Keywords (pass a.b = 1 as a={'b': 1})"
 """Heading of the list of settings in a docstring."""
 
 
@@ -298,9 +298,10 @@ def drop_null_values(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def override(data: Mapping[str, Any], settings: Sequence[tuple[str, str]]) -> dict[str, Any]:
-    """Replace settings, given as pairs of key path and value such as `("train.steps", "300")`.
+    """Return a copy of the data in which some settings are replaced.
 
-    Values are parsed as TOML. A value that is not valid TOML is used as a string.
+    `settings` contains pairs of a key path and a value, such as `("train.steps", "300")`. Values
+    are parsed as TOML. A value that is not valid TOML is used as a string.
     """
     result: dict[str, Any] = {k: dict(v) if isinstance(v, Mapping) else v for k, v in data.items()}
     for path, text in settings:

@@ -14,8 +14,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 MAX_MESSAGE_CHARACTERS = 1000
-"""Maximum number of characters of a message. The middle of a longer message is omitted; such
-messages quote the content of a file.
+"""Maximum number of characters of a message. Longer messages, which usually quote a file, are
+shortened in the middle.
 """
 
 

@@ -80,7 +80,7 @@ def binary(
 
 
 def roc_auc(scores: ArrayLike, positive: NDArray[np.bool_]) -> float:
-    """Compute the ROC AUC: the fraction of (positive, negative) pairs that scores order correctly.
+    """Compute the ROC AUC: how often a positive row has a higher score than a negative row.
 
     A pair with equal scores counts as one half.
     """
@@ -107,7 +107,9 @@ def average_precision(scores: ArrayLike, positive: NDArray[np.bool_]) -> float:
 
 
 def regression(predicted: ArrayLike, actual: ArrayLike) -> dict[str, float]:
-    """Compute the Pearson and Spearman correlations, which are 0 if all values of a side are equal.
+    """Compute the Pearson and Spearman correlations of predicted and expected values.
+
+    The correlations are 0 if all predicted values or all expected values are equal.
 
     Args:
         predicted: The predicted values.

@@ -23,7 +23,7 @@ LINES, REDRAWN = 30.0, 0.5
 
 
 class Bar(Progress):
-    """Progress display with a note that changes and the remaining time.
+    """Progress display that includes a changing note and the remaining time.
 
     A terminal shows a progress bar, and a notebook shows a line that is updated. For any other
     output, such as a log file, a new line is printed every 30 seconds.

@@ -37,7 +37,7 @@ class Extension:
         families: `Family` objects, by the `model_type` of their config.json.
         formats: Subclasses of `ModelFormat`, by the format names of `bertkit.checkpoint.formats`.
         accelerators: Functions by the names `engine` and `embedder`, which return a faster
-            implementation for a model or None.
+            implementation for a model, or None.
         tokenizers: Objects of type `TokenizerFormat`, by the `use` of their vocabularies.
         settings_readers: Functions that read additional settings from a model directory, by name.
         tasks: Subclasses of `Task`, by name.

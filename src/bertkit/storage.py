@@ -165,7 +165,7 @@ def distinct_names(paths: Sequence[Path]) -> list[str]:
 def _common(sequences: Sequence[Sequence[str]]) -> int:
     """Return the number of leading items that all sequences have in common.
 
-    At least one item of each sequence is not counted.
+    The last item of the shortest sequence is never counted.
     """
     is_common = (len(set(items)) == 1 for items in zip(*sequences, strict=False))
     return min(len(list(itertools.takewhile(bool, is_common))), min(map(len, sequences)) - 1)
@@ -257,7 +257,7 @@ def check_file(path: Path, error_type: type[BertkitError], *, most: int) -> None
         raise error_type(f"{path}: not a file; replace it with a regular file")
     if status.st_size > most:
         raise error_type(
-            f"{path}: has {status.st_size:,} bytes, limit {most:,}; download or save the file again"
+            f"{path}: {status.st_size:,} bytes exceed the limit of {most:,}; download it again"
         )
 
 

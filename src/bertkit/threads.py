@@ -23,7 +23,7 @@ _workers = 1
 """Number of processes that share the CPU cores."""
 
 WORKER_NAME = "begun"
-"""Name of background threads. After an error, nothing may wait for their result."""
+"""Name of background threads. If an error occurs elsewhere, their result may never be used."""
 
 CGROUP = Path("/sys/fs/cgroup")
 

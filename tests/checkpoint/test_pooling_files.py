@@ -185,8 +185,8 @@ def test_embed_rejects_prompts_without_pooling(plain: Path) -> None:
     [
         ({"prompts": ["query: "]}, "prompts must be an object of strings"),
         ({"prompts": {"query": 3}}, "prompts must be an object of strings"),
-        ({"prompts": {"a": "b"}, "default_prompt_name": "c"}, "'c'; known prompts: a"),
-        ({"prompts": {"a": "b"}, "default_prompt_name": ["a"]}, r"\['a'\]; known prompts: a"),
+        ({"prompts": {"a": "b"}, "default_prompt_name": "c"}, "no prompt 'c'; known: a"),
+        ({"prompts": {"a": "b"}, "default_prompt_name": ["a"]}, r"no prompt \['a'\]; known: a"),
         ({"truncate_dim": 8}, "truncate_dim = 8 is not supported"),
     ],
 )

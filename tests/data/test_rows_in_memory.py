@@ -146,7 +146,7 @@ def test_similarity_and_tag_accept_rows() -> None:
             None,
             r"^train\[1\]: expected a dict .*, got 2 items",
         ),
-        ([("a", "b", "c", "d")], None, r"^train\[0\]: 4 items; pass \(text, label\)"),
+        ([("a", "b", "c", "d")], None, r"^train\[0\]: got 4 items; pass \(text, label\)"),
         ([{"text": "a", "label": "x"}, {"text": "b"}], None, r"^train\[1\]: no field 'label'"),
         ([1, 2], None, r"^train\[0\]: unsupported row an int; pass a DataFrame"),
         (7, None, r"^train: unsupported type int; pass a DataFrame"),

@@ -190,7 +190,7 @@ def base_of(folder: Path) -> Path:
     path, settings = folder / CONFIG, read_object(folder / CONFIG)
     name, revision = settings.get("base_model_name_or_path"), settings.get("revision")
     if not isinstance(name, str) or not name:
-        raise CheckpointError(f"{path}: base_model_name_or_path is missing; set it to a model")
+        raise CheckpointError(f"{path}: base_model_name_or_path is missing; set it to a hub id")
     try:
         base = resolve(name, revision if isinstance(revision, str) else None)
     except CheckpointError as error:

@@ -43,7 +43,7 @@ def read_config(
         raise CheckpointError(
             f"{path}: model_type = {kind!r} is not supported"
             + (f", because it has {feature}" if feature else "")
-            + (f"; {near}" if near.endswith("?") else f"; use a model of one of these: {known}")
+            + (f"; {near}" if near.endswith("?") else f"; use one of these families: {known}")
         )
     try:
         return family, family.read_config(settings), family.read_decoder(settings)
@@ -90,7 +90,7 @@ def length_of(settings: Mapping[str, Any], path: Path) -> int | None:
     """
     length = settings.get("bertkit", {}).get("length")
     if length is not None and not (isinstance(length, int) and length > 2):
-        raise CheckpointError(f"{path}: bertkit.length must be a number of tokens above 2")
+        raise CheckpointError(f"{path}: bertkit.length must be a number of tokens greater than 2")
     return length
 
 

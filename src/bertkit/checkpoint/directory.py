@@ -128,9 +128,10 @@ class Loaded:
         return self.tokenizer
 
     def fingerprint(self) -> str:
-        """Return a hash of the tokenizer, the configuration, and the weights.
+        """Return a hash of the tokenizer, the configuration, and the weights of the encoder.
 
-        These determine the embeddings of the model, together with the prompt and the pooling.
+        Together with the prompt and the pooling, these determine the embeddings of the model. For
+        an embedding model, the hash also includes the dense layer.
         """
         digest = hashlib.sha256(self.tokenizer.fingerprint.encode())
         digest.update(msgspec.json.encode(_shape(self.model.config), order="sorted"))
@@ -500,7 +501,10 @@ def resave(
 
 
 def _dense(model: Model, pooling: Pooling | None) -> dict[str, Tensor]:
-    """Return the weights of the pooling's dense layer, named for each head with equal shapes."""
+    """Return the weights of the pooling's dense layer, to load them into heads with such a layer.
+
+    The keys are the names of the weights in each head whose dense layer has the same shape.
+    """
     if pooling is None or pooling.dense is None:
         return {}
     shape = pooling.dense.linear.weight.shape

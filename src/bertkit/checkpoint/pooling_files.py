@@ -299,7 +299,7 @@ def read_settings(path: Path, keys: KeyTable = SETTINGS_KEYS) -> Pooling:
     # In sentence-transformers, the prompts query and document always exist, but may be empty.
     if default not in (None, "query", "document", *named):
         known = ", ".join(named) or "none"
-        raise CheckpointError(f"{path}: default_prompt_name = {default!r}; known prompts: {known}")
+        raise CheckpointError(f"{path}: default_prompt_name: no prompt {default!r}; known: {known}")
     if config.get("truncate_dim") is not None:
         raise CheckpointError(
             f"{path}: truncate_dim = {config['truncate_dim']!r} is not supported; remove the key "

@@ -50,7 +50,7 @@ def read_pytorch(path: Path) -> dict[str, Tensor]:
         if found := re.search(r"GLOBAL ([\w.]+)", str(error)):
             raise CheckpointError(
                 f"{path}: its pickle refers to {found[1]}, which bertkit does not load, because it "
-                "could run code; convert the file to safetensors where you trust it"
+                "could run code; if you trust the file, convert it to safetensors"
             ) from None
         # The beginning of torch's message is removed, because it recommends unsafe loading.
         reason = str(error).rpartition("WeightsUnpickler error: ")[2].split("\n")[0][:200]

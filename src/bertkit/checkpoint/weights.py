@@ -239,10 +239,10 @@ def head_weights(family: Family, head: str, named: Iterable[str]) -> frozenset[s
 def fill(
     model: Model, family: Family, named: Mapping[str, Tensor], *, fresh: Sequence[str], where: Path
 ) -> LoadReport:
-    """Allocate the weights of a model on the meta device, and copy a checkpoint into them.
+    """Copy the weights of a checkpoint into a model, after allocating memory for them.
 
     Args:
-        model: The model.
+        model: Model on the meta device.
         family: Family of the model.
         named: Weights of the checkpoint, by their names in the family.
         fresh: Heads that are newly initialized if the checkpoint does not contain them.
@@ -272,7 +272,7 @@ def fill(
         *([_abbreviate(wrong)] if wrong else []),
     ]
     if problems:
-        raise CheckpointError(f"{where}: {'; '.join(problems)}; use the config.json of the weights")
+        raise CheckpointError(f"{where}: {'; '.join(problems)}; use the matching config.json")
     # `to_empty` is not used, because it imports torch's compiler. The weights are copied, because
     # views of a file change if the file changes.
     storage = {name: torch.empty(t.shape, dtype=t.dtype) for name, t in state.items()}
@@ -296,7 +296,7 @@ def _shards(index_file: Path, name: str) -> list[Path]:
         is_valid = shard.isprintable() and len(shard) < 256 and shard.endswith(Path(name).suffix)
         if Path(shard).name != shard or not is_valid:
             raise CheckpointError(
-                f"{index_file}: {shard!r} is not a file of this directory; {REMEDY}"
+                f"{index_file}: {shard!r} is not a file in this directory; {REMEDY}"
             )
     return [index_file.parent / shard for shard in shards]
 

@@ -71,7 +71,8 @@ def predict(
             space splits each line after its first word. Default: a comma for .csv, and a tab for
             other files.
         long: What to do with texts that are too long: raise an error, truncate them, or split them
-            into windows. Default: truncate texts in a file; for other texts, the task decides.
+            into windows. Default: the setting of the task. Texts in a file are truncated instead,
+            if the task supports this.
         precision: Precision of the computation.
         device: Device, such as cpu or cuda:0. auto selects a GPU if PyTorch finds one.
         options: Options of the pipeline.

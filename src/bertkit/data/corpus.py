@@ -43,8 +43,8 @@ VOLUME_TOKENS = 1 << 28
 SENTENCE_LIMIT = 128
 """Maximum number of tokens of a sentence.
 
-Longer sentences are split into parts of equal size, possibly within a word. The number of tokens of
-a sentence therefore fits in one byte, and windows of 128 tokens lose few tokens.
+Longer sentences are split into parts of about equal size, possibly within a word. The number of
+tokens of a sentence therefore fits in one byte, and windows of 128 tokens lose few tokens.
 """
 
 PARTS = ("tokens", "sentences", "documents")
@@ -478,7 +478,7 @@ def _from_zero(counts: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def cut_sentences(counts: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Split each sentence that exceeds `SENTENCE_LIMIT` tokens into parts of equal size.
+    """Split each sentence that exceeds `SENTENCE_LIMIT` tokens into parts of about equal size.
 
     Args:
         counts: Number of tokens of each sentence.

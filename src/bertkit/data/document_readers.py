@@ -151,7 +151,7 @@ def read(span: Span, *, field: str, blank_lines: BlankLines) -> Iterator[RawDocu
 
 @dataclass(frozen=True)
 class _Block:
-    """Complete lines of a file that were checked to be UTF-8, as bytes (`data`) and as `text`."""
+    """Block of complete lines of a file, as UTF-8 bytes (`data`) and as decoded `text`."""
 
     data: bytes
     text: str

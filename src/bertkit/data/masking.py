@@ -118,9 +118,9 @@ class Masker:
         """Mask a sample.
 
         The number of tokens to select is the masking probability times the number of tokens that
-        are not special, rounded, and at least 1. A word or span that would exceed this number is
-        skipped, unless nothing has been selected yet. Special tokens are never selected, and never
-        used as random tokens.
+        are not special, rounded, and at least 1. A word that would exceed this number is not
+        selected, unless nothing has been selected yet, and a span ends before such a word. Special
+        tokens are never selected, and never used as random tokens.
 
         Args:
             ids: Token ids of the sample.

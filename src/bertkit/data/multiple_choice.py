@@ -91,7 +91,7 @@ S = TypeVar("S")
 
 
 def read_rows(read: Callable[[str, S], R], kind: type[S], source: Source) -> list[R]:
-    """Convert each row to a type, and return the results of a function for the rows.
+    """Convert each row to a type, call a function for it, and return the results.
 
     Args:
         read: Function that takes the location (file and line) of a row and the converted row.

@@ -56,7 +56,7 @@ def files(paths: Sequence[str | Path], kinds: Sequence[str] = TEXT) -> list[Path
             if not inside:
                 note = note and f"; {note}"
                 raise DataError(
-                    f"{path}: no {' or '.join(kinds)} file in this directory (or as .gz){note}"
+                    f"{path}: no {' or '.join(kinds)} file in this directory, also as .gz{note}"
                 )
             if note:
                 say(f"{path}: files: {len(inside):,}; {note}")

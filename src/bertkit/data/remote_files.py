@@ -101,7 +101,7 @@ class RemoteDirectory:
         content: bytes = self._retry(name, lambda path: self.files.cat_file(path, 0, most))
         if len(content) > storage.VOCABULARY:
             raise DataError(
-                f"{self.url}/{name}: has {len(content):,} bytes, limit {storage.VOCABULARY:,}; "
+                f"{self.url}/{name}: the size exceeds the limit of {storage.VOCABULARY:,} bytes; "
                 "check that the URL is a corpus"
             )
         return content

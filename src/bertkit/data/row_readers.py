@@ -89,8 +89,8 @@ class Rows:
     def read(cls, path: Path, *, header: bool = True, separator: str | None = None) -> Rows:
         """Read a table from a .tsv, .txt, .csv, .jsonl, or .parquet file.
 
-        Values in .csv files may be quoted, and values in .tsv and .txt files may not. All files
-        except .parquet may be compressed (.gz).
+        Values in .csv files can be enclosed in quotation marks. In .tsv and .txt files, quotation
+        marks have no special meaning. All files except .parquet can be compressed (.gz).
 
         Args:
             path: The file. Stdin is read as JSON Lines if it begins with `{`, as tab-separated

@@ -190,7 +190,7 @@ def _item_records(rows: Any, name: str, prefix: str) -> Iterator[Mapping[Any, An
             yield dict(zip(TUPLES[len(item)], item, strict=True))
         else:
             raise DataError(
-                f"{prefix}[{number}]: {kind}; pass (text, label) or (text, pair, label), or dicts"
+                f"{prefix}[{number}]: got {kind}; pass (text, label), (text, pair, label), or dicts"
             )
 
 

@@ -106,11 +106,11 @@ def _continues(before: str, text: str) -> bool:
 
 
 def _before_opening_mark(text: str, start: int, end: int) -> int:
-    """Return the offset at which to split, so that an opening quotation mark is not split off.
+    """Return the offset at which a sentence ends, before an opening quotation mark.
 
-    An opening quotation mark at the end of a sentence belongs to the next sentence. A mark is an
-    opening mark if a space separates it from this sentence but not from the next, or if the
-    character is always an opening mark.
+    An opening quotation mark after a sentence belongs to the next sentence. A mark is an opening
+    mark if a space separates it from this sentence but not from the next, or if the character is
+    always an opening mark.
     """
     sentence = text[start:end].rstrip()
     bare = sentence.rstrip(_OPENING if len(sentence) < end - start else _MARKS)

@@ -180,7 +180,7 @@ def _language_prefix(texts: Sequence[TaggedText]) -> str | None:
 
 
 def read_conll(path: Path, *, word: int = 0, tag: int | None = None) -> list[TaggedText]:
-    """Read sentences from a file that contains one word per line, with columns such as its tag.
+    """Read sentences from a column file, in which each line contains a word and usually its tag.
 
     Columns are separated by tabs or spaces, and blank lines separate sentences. Lines that begin
     with -DOCSTART- are skipped. Comment lines (`# ...`) before a sentence are skipped unless they
