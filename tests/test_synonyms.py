@@ -76,7 +76,7 @@ def test_finetune_suggests_its_name(name: str, bertkit_name: str) -> None:
     [
         ("gradient_accumulation_steps", "max_batch_tokens"),
         ("gradient_checkpointing", "max_batch_tokens"),
-        ("eval_strategy", "each epoch is evaluated"),
+        ("eval_strategy", "after each epoch"),
         ("lr_scheduler_type", "linearly"),
         ("num_labels", "labels"),
     ],

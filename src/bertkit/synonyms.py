@@ -234,8 +234,8 @@ def check_names(title: str, names: Iterable[str], known: Collection[str]) -> Non
 def check_keywords(function: Callable[P, R]) -> Callable[P, R]:
     """Decorate a function to raise ConfigError with a suggestion for an unknown keyword argument.
 
-    If the function accepts `**keywords`, it must check these itself. Then, the decorator only
-    checks keyword arguments if a required argument is missing.
+    A function that accepts `**keywords` must check these itself. For such a function, the decorator
+    reports an unknown keyword argument only if a required argument is missing.
     """
     signature = inspect.signature(function)
     kinds = {name: parameter.kind for name, parameter in signature.parameters.items()}

@@ -46,7 +46,10 @@ def test_predict_runs_a_pipeline(model: Path, capsys: Captured) -> None:
         (["--fiel", "rows.tsv"], "did you mean 'file'?"),
         (["--pipeline", "fill-mask", "--layer", "1"], "layer: no such setting"),
         (["--pipeline", "fill-mask", "--top", "many"], "top: expected `int`, got `str`"),
-        (["--pipeline", "fill-mask", "--pair", "a"], "--pair is not supported by fill-mask"),
+        (
+            ["--pipeline", "fill-mask", "--pair", "a"],
+            "--pair is not supported by the pipeline fill-mask",
+        ),
         (["--pipeline", "fill-mask", "--out", "x"], "--out is not supported with --pipeline"),
         (["--pipeline", "next-sentence"], "1 texts, but 0 --pair; use one per text"),
         (["--pipeline", "fill"], "did you mean 'fill-gap'?"),

@@ -93,7 +93,7 @@ def test_read_conll_rejects_missing_columns(tmp_path: Path) -> None:
     path = write(tmp_path / "a.txt", "a O\n")
     with pytest.raises(DataError, match="no column 2 for the word; the file has 2"):
         read_conll(path, word=2)
-    with pytest.raises(DataError, match="column -3 for the tag not found"):
+    with pytest.raises(DataError, match="no column -3 for the tag"):
         read_conll(path, tag=-3)
     with pytest.raises(DataError, match="column -2 contains the words"):
         read_conll(path, tag=-2)
@@ -192,7 +192,7 @@ def test_read_spans_reports_line_of_errors(tmp_path: Path, row: str, message: st
 def test_read_spans_rejects_unusable_files(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="the file is empty"):
         read_spans(write(tmp_path / "a.jsonl", "\n"))
-    with pytest.raises(DataError, match=r"must be in a \.jsonl"):
+    with pytest.raises(DataError, match=r"expected a \.jsonl"):
         read_spans(write(tmp_path / "a.json", "[]"))
     with pytest.raises(DataError, match="no such file"):
         read_spans(tmp_path / "gone.jsonl")

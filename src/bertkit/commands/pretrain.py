@@ -37,11 +37,12 @@ def pretrain(
     resume: Resume = False,
     print_config: Annotated[bool, Parameter(negative="", show=False)] = False,
 ) -> dict[str, Any] | None:
-    """Pretrain a new model with the settings of a run file, or continue to pretrain a model.
+    """Pretrain a new model, or continue the pretraining of a model.
 
     Args:
-        config: Run file: a path, or the name of a run file in bertkit (`bertkit info` lists them).
-            Options override its settings, as in --train.learning_rate 3e-4. Default: bertkit-mini.
+        config: Run file with the settings of a new model: a path, or the name of a run file in
+            bertkit (`bertkit info` lists them). Options override its settings, as in
+            --train.learning_rate 3e-4. Default: bertkit-mini.
         *settings: Settings of the run file to override, as pairs of --group.name and value.
         corpus: Corpus directory, or a URL such as s3://bucket/corpus, whose shards are downloaded
             when they are needed. A resumed run uses its own corpus by default.

@@ -24,7 +24,9 @@ def explain(
     long: Literal["error", "truncate"] = "error",
     device: str = "auto",
 ) -> None:
-    """Write a page that shows a model's attention, masked-token predictions, and layers for a text.
+    """Write an HTML page that shows what a model computes for a text.
+
+    The page shows the attention, the predictions for masked tokens, and the layers.
 
     Args:
         model: Model directory or hub id.

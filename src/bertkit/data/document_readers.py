@@ -491,7 +491,7 @@ def json_object(raw: bytes, location: str) -> dict[str, Any]:
         raise DataError(f"{location}: invalid JSON ({error}); use one object per line") from None
     if not isinstance(row, dict):
         kind = type(row).__name__
-        raise DataError(f"{location}: expected a JSON object {{...}}, got {kind}; fix the line")
+        raise DataError(f"{location}: expected a JSON object, got {kind}; write it as {{...}}")
     # Python decodes lone surrogates in JSON, but cannot encode them as UTF-8.
     if b"\\u" in raw or b"\xed" in raw:
         check_surrogates(location, json.dumps(row, ensure_ascii=False))

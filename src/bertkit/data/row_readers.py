@@ -204,8 +204,8 @@ class Rows:
                 return self._text(value)
             except TypeError:
                 raise DataError(
-                    f"{self.where(index)}: column {column!r} contains a {type(value).__name__}; "
-                    "use text, numbers, or lists, or remove the column"
+                    f"{self.where(index)}: column {column!r} contains {type(value).__name__}; use "
+                    "text, numbers, or lists, or remove the column"
                 ) from None
 
         return read_each(text, range(len(values)))
