@@ -163,7 +163,7 @@ class Packed:
         return bisect.bisect_right(self.lengths, length)
 
     def split(self, count: int) -> tuple[Packed, Packed]:
-        """Split the layout into a layout of the first sequences and a layout of the others.
+        """Return a layout of the first sequences, and a layout of the other sequences.
 
         Args:
             count: Number of sequences in the first layout.

@@ -2,6 +2,16 @@
 
 Every message states the location of the problem, the problem, and a solution.
 
+- `ConfigError`: A setting is unknown, or has a wrong type or an impossible value.
+- `DataError`: A file of texts, labels or tokens cannot be used.
+- `TokenizerError`: A vocabulary or tokenizer directory cannot be used.
+- `CheckpointError`: A model directory cannot be loaded or saved.
+- `StorageError`: A file cannot be written, for example because the disk is full.
+- `DeviceError`: The machine lacks a required device or precision.
+- `SearchError`: A search store cannot be loaded, written or searched.
+- `ServeError`: A server rejects a request or cannot be reached.
+- `TrainingError`: A run cannot be started or resumed.
+
 Commands print the message of an error as one line, without a traceback, and exit with code 2.
 Messages name command-line options (`--out`). In Python, they are shown as keyword arguments
 (`out=`).
@@ -57,7 +67,7 @@ class CheckpointError(BertkitError):
 
 
 class StorageError(BertkitError):
-    """A file cannot be written (no space, no permission). The previous file is unchanged."""
+    """A file cannot be written, for example because the disk is full. The old file is unchanged."""
 
 
 class DeviceError(BertkitError):

@@ -128,7 +128,7 @@ def choice_index(text: str, choices: Sequence[str], location: str) -> int:
 def _check_number(number: int, choices: Sequence[str], location: str) -> int:
     """Return the number if it is the index of a choice, or raise a DataError."""
     if not 0 <= number < len(choices):
-        raise DataError(f"{location}: expected a label from 0 to {len(choices) - 1}, got {number}")
+        raise DataError(f"{location}: label {number} is not the index of a choice; count from 0")
     return number
 
 
