@@ -247,7 +247,7 @@ def test_existing_run_directory_is_rejected_by_all(world: Any, forker: Any, two:
 
 def test_other_commands_reject_torchrun(run_rejected: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
-    assert "torchrun only supports `bertkit pretrain`" in run_rejected("info")
+    assert "torchrun supports only `pretrain` and `finetune`" in run_rejected("info")
 
 
 def test_incomplete_torchrun_environment_is_rejected(
