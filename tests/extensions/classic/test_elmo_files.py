@@ -43,7 +43,7 @@ def test_load_reports_task_of_elmo(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("group", "values", "message"),
     [
-        ("lstm", {"dim": 13}, r"RNN_0.*shape \(12, 52\) of the options, got \(12, 48\)"),
+        ("lstm", {"dim": 13}, r"RNN_0.*shape \(12, 52\) as in the options, got \(12, 48\)"),
         ("lstm", {"n_layers": 1}, "contains RNN_0.*Cell1.*not in options"),
         ("lstm", {"n_layers": 3}, "missing RNN_0.*Cell2"),
         ("lstm", {"dim": "wide"}, r"Expected `int`.*\$.lstm.dim"),

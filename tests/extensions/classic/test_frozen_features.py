@@ -116,7 +116,7 @@ def test_setting_chooses_layers(text: str, method: str, layers: tuple[int, ...])
 
 @pytest.mark.parametrize("text", ["7", "-7", "concat:-7"])
 def test_setting_rejects_missing_layers(text: str) -> None:
-    with pytest.raises(ConfigError, match=f"'{text}' needs 7 layers, and the model has 6"):
+    with pytest.raises(ConfigError, match=f"'{text}' requires 7 layers, but the model has 6"):
         LayerChoice.parse(text, 6)
 
 

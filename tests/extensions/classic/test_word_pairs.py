@@ -100,9 +100,9 @@ def test_read_in_context_reads_json_rows(tmp_path: Path) -> None:
     [
         ({"word": "bank"}, "expected word, sentence1 and sentence2"),
         (row(label="yes"), "expected word, sentence1 and sentence2"),
-        (row(start1=3, end1=3), "start1 and end1 are not a range of the text"),
-        (row(start2=0, end2=99), "start2 and end2 are not a range of the text"),
-        (row(start2="0", end2=2), "start2 and end2 are not a range of the text"),
+        (row(start1=3, end1=3), "start1 and end1 must be the range of the word"),
+        (row(start2=0, end2=99), "start2 and end2 must be the range of the word"),
+        (row(start2="0", end2=2), "start2 and end2 must be the range of the word"),
     ],
 )
 def test_read_in_context_rejects_invalid_rows(

@@ -95,8 +95,8 @@ def test_load_is_independent_of_block_size(tmp_path: Path, monkeypatch: pytest.M
         ("a 1 2\nb 1 1e39\n", "v.txt:2: contains a value that is not finite"),
         (b"a 1 2\n\xff\xfe 1 2\n", "v.txt:2: not UTF-8"),
         (b"a 1 2\nb 1 \xff\n", "v.txt:2: .* is not a number"),
-        ("3 2\na 1 2\nb 1 2\n", "v.txt:1: expected 3 rows as in the header, got 2"),
-        ("1 2\na 1 2\nb 1 2\n", "v.txt:1: expected 1 rows as in the header, got 2"),
+        ("3 2\na 1 2\nb 1 2\n", "v.txt:1: expected 3 rows, as in the header, but got 2"),
+        ("1 2\na 1 2\nb 1 2\n", "v.txt:1: expected 1 rows, as in the header, but got 2"),
         ("9 999999999999\na 1 2\n", "v.txt:2: expected a word and 999999999999 values"),
     ],
 )

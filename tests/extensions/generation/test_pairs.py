@@ -79,7 +79,7 @@ def test_split_is_disjoint_and_long_pairs_are_skipped(pairs: Pairs) -> None:
     assert len(short) + short.skipped == 360
     assert 0 < short.skipped < 360
     assert max(len(short.sample(0, i).source) for i in range(len(short))) <= 20
-    with pytest.raises(DataError, match="no pair of at most 2 tokens per side"):
+    with pytest.raises(DataError, match="every pair has a text of more than 2 tokens"):
         PairSamples(pairs, tokenizer, start=0, length=2)
 
 
