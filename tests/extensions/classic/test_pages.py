@@ -151,7 +151,7 @@ def test_gap_page_with_one_model_explains_missing_model(
     assert response.text.count("<table>") == 1
     rejected = client.get("/gap", params={"text": "no gap"})
     assert rejected.status_code == 422
-    assert "must have exactly one gap ___" in rejected.text
+    assert "must contain exactly one gap, ___" in rejected.text
 
 
 def test_gap_page_shows_both_directions_of_elmo(

@@ -79,7 +79,7 @@ def test_fill_gap_predicts_from_both_directions(run: Path) -> None:
 
 
 def test_fill_gap_rejects_invalid_input(run: Path, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="exactly one gap ___, got 2"):
+    with pytest.raises(DataError, match="exactly one gap, ___, got 2"):
         FillGap(run)(["a ___ b ___ c"])
     with pytest.raises(ConfigError, match="top must be at least 1, got 0"):
         FillGap(run)(["a ___"], top=0)

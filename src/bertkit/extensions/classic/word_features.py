@@ -325,7 +325,7 @@ class WordFeatureEncoder(FeatureEncoder):
             case "lm":
                 return nn.Identity()
         raise ConfigError(
-            f"{name}: not supported by models on frozen features; use classify or tag"
+            f"{name} is not supported by models on frozen features; use classify or tag"
         )
 
     def mixture(self) -> dict[str, float]:

@@ -212,7 +212,7 @@ def generation_of(values: Mapping[str, Any], source: str, vocab: int) -> Generat
     if highest >= vocab and not unsupported:
         unsupported = (
             f"{source}: the generation settings contain token id {highest}, but the vocabulary has "
-            f"only {vocab:,} tokens; download the model directory again"
+            f"{vocab:,} tokens; download the model directory again"
         )
     ends = tuple(i for i in ends if i < vocab)
     return replace(generation, ends=ends, unsupported=unsupported)

@@ -87,7 +87,7 @@ def preference(row: dict[str, object], where: str) -> Preference:
         DataError: If a field is missing or invalid, or the two answers are equal.
     """
     if "prompt" in row and "messages" in row:
-        raise DataError(f"{where}: the fields messages and prompt exclude each other; remove one")
+        raise DataError(f"{where}: messages cannot be combined with prompt; remove one of them")
     if "prompt" in row:
         message = {"role": "user", "content": _text(row, "prompt", where)}
         row = {**row, "messages": [message]}
