@@ -98,7 +98,7 @@ def test_load_elmo_rejects_invalid_weights_file(tmp_path: Path) -> None:
     cases = {
         "not a valid HDF5 file": lambda path: path.write_bytes(b"text"),
         "download the file again": lambda path: path.write_bytes(path.read_bytes()[:3000]),
-        "missing char_embed": replace_embedding(lambda file: None),
+        "char_embed is missing": replace_embedding(lambda file: None),
         "is stored in another file": replace_embedding(external_link),
         "does not contain the values": replace_embedding(strings),
         "shape (261, 4) as in the options": replace_embedding(huge),

@@ -46,5 +46,5 @@ def sentence_ids(words: Sequence[str], width: int) -> NDArray[np.int64]:
 
 
 def bytes_of(word: str) -> bytes:
-    """Encode a word as UTF-8. Lone surrogates, which cannot be encoded, are left out."""
+    """Encode a word as UTF-8. Lone surrogates, which cannot be encoded, are removed."""
     return word.encode("utf-8", "ignore")

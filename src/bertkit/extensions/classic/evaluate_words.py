@@ -172,7 +172,7 @@ def _threshold(scores: NDArray[np.float32], same: NDArray[np.bool_]) -> float:
     """
     order = np.argsort(-scores, kind="stable")
     ordered, balance = scores[order], np.cumsum(np.where(same[order], 1, -1))
-    # Of several equal scores, only the last can be a threshold.
+    # Only the last of several equal scores can be a threshold.
     last = np.append(np.flatnonzero(np.diff(ordered) < 0), len(ordered) - 1)
     best = last[np.argmax(balance[last])]
     return float(ordered[best]) if balance[best] > 0 else math.inf

@@ -58,7 +58,7 @@ class FillGap(ElmoPipeline):
 
         Raises:
             CheckpointError: If the model cannot be loaded, or has no softmax layer. Published
-                ELMo directories have none.
+                ELMo directories do not contain it.
         """
         folder = resolve(model)
         self.words = words or Words(load_elmo(folder))

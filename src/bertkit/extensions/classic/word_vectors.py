@@ -88,7 +88,7 @@ class Vectors:
         return self.row(word) is not None
 
     def __getitem__(self, word: str) -> NDArray[np.float32]:
-        """Return the vector of a word or, if it has none, of its lowercase form.
+        """Return the vector of a word or, if it has no vector, of its lowercase form.
 
         Raises:
             KeyError: If neither has a vector.

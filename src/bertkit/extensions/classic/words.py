@@ -97,7 +97,7 @@ class Words(ElmoPipeline):
         Args:
             model: The ELMo, or its directory.
             max_batch_tokens: Maximum number of words in a batch.
-            length: Maximum number of words in a sentence. A server sets it. If it is set, no
+            length: Maximum number of words per sentence. A server sets it. If it is set, no
                 warnings about truncated words are printed, because a server must not log texts.
 
         Raises:

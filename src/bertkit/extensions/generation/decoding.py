@@ -87,7 +87,7 @@ class Decoding(Settings, frozen=True):
     """Settings for decoding. The default values select greedy decoding."""
 
     max_tokens: Count | None = None
-    """Maximum number of tokens to generate. Default: as many as the model supports."""
+    """Maximum number of tokens to generate. Default: the maximum that the model supports."""
     min_tokens: Annotated[int, Meta(ge=0)] = 0
     """Minimum number of tokens to generate."""
     temperature: Annotated[float, Meta(ge=0.0)] = 0.0

@@ -173,7 +173,7 @@ def generation_of(values: Mapping[str, Any], source: str, vocab: int) -> Generat
     """Convert the generation settings of transformers.
 
     Args:
-        values: Names in transformers and their values. None selects the default of a setting.
+        values: Names in transformers and their values. The value None selects the default.
         source: Path of the file that contains the values, for error messages.
         vocab: Size of the vocabulary.
 

@@ -41,7 +41,7 @@ IGNORED = (
 
 
 class GenerativeConfig(PretrainConfig, frozen=True):
-    """Settings that all generative objectives share. None of these objectives masks tokens."""
+    """Settings that all generative objectives share. These objectives do not mask tokens."""
 
     def unsupported(self) -> Sequence[str]:
         defaults = paths(type(self))

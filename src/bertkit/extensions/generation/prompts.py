@@ -66,7 +66,7 @@ def evaluate_prompts(
 ) -> list[PromptScore]:
     r"""Evaluate how well a model classifies texts from prompts with a few labeled examples.
 
-    The examples are sampled from train, with the labels in turn. The score of a label is the
+    The examples are sampled from train, one label after another. The score of a label is the
     log-probability of its word after the text (Brown et al. 2020, section 2).
 
     Args:
@@ -173,7 +173,7 @@ def _read_words(words: Sequence[str], labels: Sequence[str]) -> Mapping[str, str
 def _sample(
     examples: Sequence[LabelExample], labels: Sequence[str], count: int, seed: int, draw: int
 ) -> list[LabelExample]:
-    """Sample `count` examples with the labels in turn, and shuffle them."""
+    """Sample `count` examples, one label after another, and shuffle them."""
     rng = np.random.default_rng([seed, draw])
     order = [examples[i] for i in rng.permutation(len(examples))]
     by_label = [[x for x in order if x.label == label] for label in rng.permutation(labels)]

@@ -115,7 +115,7 @@ async def _begin(
 
 
 def _decoding(ask: types.GenerationAsk, pipeline: Generate) -> Decoding:
-    """Return the decoding settings of the model directory, overridden by those of the request.
+    """Return the decoding settings of the model directory, with the changes of the request.
 
     Raises:
         ConfigError: If settings cannot be combined.
@@ -230,7 +230,7 @@ def conversation(text: str, before: str) -> list[Message]:
 
     Args:
         text: The user's last message.
-        before: Previous messages, one per line, by the user and the model in turn.
+        before: Previous messages, one per line: by the user, the model, the user, and so on.
 
     Raises:
         DataError: If the last of the previous messages is not from the model.
