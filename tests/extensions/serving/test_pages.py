@@ -181,7 +181,7 @@ def test_ask_page_shows_search_results(server: Server, folders: Path, tmp_path: 
         ("/ask", {"what": "predict", "text": "a", "model": "<b>"}, "no model &#39;&lt;b&gt;"),
         ("/ask", {"what": "predict", "text": "a " * 40}, "exceeds the maximum of 16 tokens"),
         ("/word", {"word": "a", "texts": "a b"}, "texts: enter 2 to 32 lines with the word"),
-        ("/word", {"word": "zz", "texts": "a b\nc"}, "&#39;zz&#39; is not in &#39;a b"),
+        ("/word", {"word": "zz", "texts": "a b\nc"}, "does not contain &#39;zz&#39;"),
         ("/", {"text": "a", "off": "1"}, "such as 2.11, got &#39;1&#39;"),
         ("/", {"text": "a", "off": "9" * 5000 + ".1"}, "form LAYER.HEAD"),
         ("/", {"text": "a", "off": "1.9"}, "heads must be LAYER.HEAD from 1.1 to 1.2, got 1.9"),
