@@ -311,7 +311,7 @@ def test_word_page_shows_values_of_contexts_command(
     single_model = client.get("/word", params={**params, "model": "elmo"}).text
     # The page has one chart per layer.
     assert single_model.count('class="chart"') == 3
-    assert "Each depends on each side separately." in single_model
+    assert "A state depends on each side separately." in single_model
 
 
 @pytest.mark.parametrize(
