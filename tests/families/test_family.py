@@ -197,7 +197,7 @@ def test_bert_rejects_unsupported_settings(wrong: dict[str, object], message: st
     ("more", "message"),
     [
         ({"feedforward.activation": "gelu"}, "must be one of silu, relu, gelu_tanh for openai-gpt"),
-        ({"intermediate": 63}, "model.intermediate must be 4 × hidden"),
+        ({"intermediate": 63}, "model.intermediate: must be 4 × hidden"),
     ],
 )
 def test_gpt_rejects_other_sizes_and_exact_gelu(more: dict[str, Any], message: str) -> None:

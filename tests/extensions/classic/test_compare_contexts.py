@@ -125,7 +125,7 @@ def test_rejected_request_leaves_no_files(
             contexts(options.pop("word"), options.pop("file"), out=out, **options)
         assert not out.exists()
 
-    check_rejected(DataError, r"texts\.txt:1: 'zebra' is not in the text", word="zebra")
+    check_rejected(DataError, r"texts\.txt:1: the text does not contain 'zebra'", word="zebra")
     single = tmp_path / "one.txt"
     single.write_text("the class", encoding="utf-8")
     check_rejected(

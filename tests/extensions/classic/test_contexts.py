@@ -56,9 +56,9 @@ def test_plane_of_equal_rows_is_zero() -> None:
 def test_contexts_reject_invalid_texts(minilm: Path) -> None:
     loaded = load(minilm)
     word = ContextsPipeline("minilm", FrozenEncoder(loaded, Engine(loaded.model)))
-    with pytest.raises(DataError, match="'bank' is not in 'no such thing'"):
+    with pytest.raises(DataError, match="'no such thing': does not contain 'bank'"):
         word.prepare([("bank", ("a bank", "no such thing"))], long="error")
-    with pytest.raises(DataError, match="texts must be 2 to 32 lines with the word, got 1"):
+    with pytest.raises(DataError, match="texts: enter 2 to 32 lines with the word, got 1"):
         word.prepare([("bank", ("a bank",))], long="error")
     with pytest.raises(DataError, match="tokens, but the limit is 256"):
         word.prepare([("bank", ("a bank", "so " * 400 + "bank"))], long="error")

@@ -109,7 +109,7 @@ def test_figures_show_two_models(bert: Path) -> None:
 @pytest.mark.parametrize(
     ("word", "text", "message"),
     [
-        ("bank", "the river", "'bank' is not in 'the river'"),
+        ("bank", "the river", "'the river': does not contain 'bank'"),
         ("the", "the " * MAX_TOKENS, "more than 64 tokens"),
         ("the", " ", "text: the text is empty"),
     ],

@@ -43,12 +43,12 @@ def test_load_reports_task_of_elmo(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("group", "values", "message"),
     [
-        ("lstm", {"dim": 13}, r"RNN_0.*shape \(12, 52\) of the options, got \(12, 48\)"),
+        ("lstm", {"dim": 13}, r"RNN_0.*shape \(12, 52\) as in the options, got \(12, 48\)"),
         ("lstm", {"n_layers": 1}, "contains RNN_0.*Cell1.*not in options"),
-        ("lstm", {"n_layers": 3}, "missing RNN_0.*Cell2"),
+        ("lstm", {"n_layers": 3}, "RNN_0.*Cell2.* is missing"),
         ("lstm", {"dim": "wide"}, r"Expected `int`.*\$.lstm.dim"),
         ("lstm", {"cell_clip": 0}, "cell_clip"),
-        ("char_cnn", {"filters": [[51, 3]]}, "width 51 exceeds max_characters"),
+        ("char_cnn", {"filters": [[51, 3]]}, "must not exceed max_characters_per_token, got 51"),
         ("char_cnn", {"filters": []}, "filters"),
         ("char_cnn", {"activation": "gelu"}, "gelu"),
         ("char_cnn", {"n_characters": 300}, "n_characters"),
@@ -97,11 +97,11 @@ def test_load_elmo_rejects_invalid_weights_file(tmp_path: Path) -> None:
 
     cases = {
         "not a valid HDF5 file": lambda path: path.write_bytes(b"text"),
-        "download it again": lambda path: path.write_bytes(path.read_bytes()[:3000]),
-        "missing char_embed": replace_embedding(lambda file: None),
+        "download the file again": lambda path: path.write_bytes(path.read_bytes()[:3000]),
+        "char_embed is missing": replace_embedding(lambda file: None),
         "is stored in another file": replace_embedding(external_link),
         "does not contain the values": replace_embedding(strings),
-        "shape (261, 4) of the options": replace_embedding(huge),
+        "shape (261, 4) as in the options": replace_embedding(huge),
     }
     for number, (message, change) in enumerate(cases.items()):
         assert message in load_damaged(change, tmp_path / str(number))

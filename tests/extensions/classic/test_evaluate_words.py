@@ -130,7 +130,7 @@ def test_evaluate_words_on_word_vectors(tmp_path: Path, capsys: pytest.CaptureFi
     direct = word_similarity(vectors, path)
     assert direct == {"spearman": 1.0, "pairs": 3, "missing": 1}
     path.write_text("a\tzebra\t1\n", encoding="utf-8")
-    with pytest.raises(DataError, match="no pair has vectors of both words"):
+    with pytest.raises(DataError, match="no pair in which both words have a vector"):
         evaluate_words(tmp_path / "vectors.txt", path)
 
     def row(word: str, *texts: str, same: bool) -> dict[str, Any]:

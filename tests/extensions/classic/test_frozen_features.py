@@ -116,7 +116,7 @@ def test_setting_chooses_layers(text: str, method: str, layers: tuple[int, ...])
 
 @pytest.mark.parametrize("text", ["7", "-7", "concat:-7"])
 def test_setting_rejects_missing_layers(text: str) -> None:
-    with pytest.raises(ConfigError, match=f"'{text}' needs 7 layers, and the model has 6"):
+    with pytest.raises(ConfigError, match=f"'{text}' requires 7 layers, but the model has 6"):
         LayerChoice.parse(text, 6)
 
 
@@ -339,7 +339,7 @@ def test_experiment_runs_the_layers_of_the_model(base: Path, tmp_path: Path) -> 
         *("embeddings", "second-to-last layer", "last layer", "weighted sum of all layers")
     ]
     errors = found["sum of the last four"]["failed"].values()
-    assert "'sum:-4' needs 4 layers" in next(iter(errors))
+    assert "'sum:-4' requires 4 layers" in next(iter(errors))
 
 
 def test_weights_of_rejected_settings_are_deleted(base: Path, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ def test_gap_splits_sentence_at_blank() -> None:
 
 @pytest.mark.parametrize("text", ["no gap", "a _ b", "two ___ of ___ them"])
 def test_gap_requires_exactly_one_blank(text: str) -> None:
-    with pytest.raises(DataError, match="must have exactly one gap ___"):
+    with pytest.raises(DataError, match="must contain exactly one gap, ___"):
         Gap.of(text)
 
 

@@ -80,7 +80,7 @@ def test_distance_page_shows_models_side_by_side(
             413,
             "a text of 501 characters exceeds the maximum of 500",
         ),
-        ("/distance", {"text": "a b", "word": "zebra"}, 422, "&#39;zebra&#39; is not in"),
+        ("/distance", {"text": "a b", "word": "zebra"}, 422, "does not contain &#39;zebra&#39;"),
         ("/distance", {"text": "a " * 70, "word": "a"}, 422, "more than 64 tokens"),
         ("/distance", {"text": "a", "word": "a", "model": "x"}, 404, "no model &#39;x&#39;"),
     ],
@@ -146,12 +146,12 @@ def test_gap_page_with_one_model_explains_missing_model(
     client = server(at=ModelRegistry([str(llama)], None))
     response = client.get("/gap", params={"text": "a ___ c"})
     assert response.status_code == 200
-    assert "uses only the left context; start" in alert(response.text)
+    assert "uses only the left context; add" in alert(response.text)
     assert f"bertkit view {llama.name} OTHER" in alert(response.text)
     assert response.text.count("<table>") == 1
     rejected = client.get("/gap", params={"text": "no gap"})
     assert rejected.status_code == 422
-    assert "must have exactly one gap ___" in rejected.text
+    assert "must contain exactly one gap, ___" in rejected.text
 
 
 def test_gap_page_shows_both_directions_of_elmo(

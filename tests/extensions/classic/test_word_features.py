@@ -386,7 +386,7 @@ def test_fraction_of_words_with_a_vector_is_printed(
     bertkit.finetune("classify", vectors, **data, out=tmp_path / "out")
     assert "word vectors: 40.0% of the words have a vector" in capsys.readouterr().err
     rows[:] = [{"text": "et alia", "label": label} for label in "ab" * 4]
-    with pytest.raises(DataError, match="no word of the examples has a word vector"):
+    with pytest.raises(DataError, match="no word in the examples has a word vector"):
         bertkit.finetune("classify", vectors, **data, out=tmp_path / "other")
     assert not (tmp_path / "other").exists()
 

@@ -58,7 +58,7 @@ def test_read_in_context_reads_published_wic(tmp_path: Path) -> None:
     # `find_word` does not find this form.
     assert second.texts[0][slice(*second.spans[0])] == "went"
     (tmp_path / "train.gold.txt").write_text("F\n", encoding="utf-8")
-    with pytest.raises(DataError, match="got 2 lines but 1 labels"):
+    with pytest.raises(DataError, match=r"has 2 lines, but the \.gold\.txt file has 1 labels"):
         read_in_context(data)
     (tmp_path / "train.gold.txt").write_text("F\nT\n", encoding="utf-8")
     data.write_text("carry\tV\t2-9\tYou must carry it\tIt carries\ngo\tV\t1-0\ta b\tc\n")
@@ -100,9 +100,9 @@ def test_read_in_context_reads_json_rows(tmp_path: Path) -> None:
     [
         ({"word": "bank"}, "expected word, sentence1 and sentence2"),
         (row(label="yes"), "expected word, sentence1 and sentence2"),
-        (row(start1=3, end1=3), "start1 and end1 are not a range of the text"),
-        (row(start2=0, end2=99), "start2 and end2 are not a range of the text"),
-        (row(start2="0", end2=2), "start2 and end2 are not a range of the text"),
+        (row(start1=3, end1=3), "start1 and end1 must be the range of the word"),
+        (row(start2=0, end2=99), "start2 and end2 must be the range of the word"),
+        (row(start2="0", end2=2), "start2 and end2 must be the range of the word"),
     ],
 )
 def test_read_in_context_rejects_invalid_rows(

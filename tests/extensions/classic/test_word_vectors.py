@@ -85,7 +85,7 @@ def test_load_is_independent_of_block_size(tmp_path: Path, monkeypatch: pytest.M
         ("some prose\n", "v.txt:1: expected a word and its values"),
         ("a 1 2\nb 1\n", "v.txt:2: expected a word and 2 values, got 2 fields"),
         ("a 1 2\nb 1 2 3\n", "v.txt:2: expected a word and 2 values, got 4 fields"),
-        ("a 1 2\n\nb 1 2\n", "v.txt:2: an empty line"),
+        ("a 1 2\n\nb 1 2\n", "v.txt:2: the line is empty"),
         ("a 1 2\n 1 2\n", "v.txt:2: expected a word and 2 values"),
         ("a 1 2\nb 1 x2\n", "v.txt:2: 'x2' is not a number"),
         ("a 1 2\nb  2\n", "v.txt:2: '' is not a number"),
@@ -95,8 +95,8 @@ def test_load_is_independent_of_block_size(tmp_path: Path, monkeypatch: pytest.M
         ("a 1 2\nb 1 1e39\n", "v.txt:2: contains a value that is not finite"),
         (b"a 1 2\n\xff\xfe 1 2\n", "v.txt:2: not UTF-8"),
         (b"a 1 2\nb 1 \xff\n", "v.txt:2: .* is not a number"),
-        ("3 2\na 1 2\nb 1 2\n", "v.txt:1: expected 3 rows as in the header, got 2"),
-        ("1 2\na 1 2\nb 1 2\n", "v.txt:1: expected 1 rows as in the header, got 2"),
+        ("3 2\na 1 2\nb 1 2\n", "v.txt:1: expected 3 rows, as in the header, but got 2"),
+        ("1 2\na 1 2\nb 1 2\n", "v.txt:1: expected 1 rows, as in the header, but got 2"),
         ("9 999999999999\na 1 2\n", "v.txt:2: expected a word and 999999999999 values"),
     ],
 )
@@ -124,7 +124,7 @@ def test_load_rejects_missing_and_damaged_files(tmp_path: Path) -> None:
 def test_load_rejects_too_long_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vectors, "READ_BYTES", 10)
     monkeypatch.setattr(vectors, "LONGEST_LINE", 100)
-    with pytest.raises(DataError, match=r"v\.txt:2: line is too long"):
+    with pytest.raises(DataError, match=r"v\.txt:2: the line is too long"):
         Vectors.load(write_file(tmp_path / "v.txt", "a 1\n" + "x" * 200))
 
 
@@ -180,7 +180,7 @@ def test_save_reports_unwritable_path(tmp_path: Path) -> None:
 
 
 def test_vectors_reject_table_of_other_size() -> None:
-    with pytest.raises(ValueError, match="expected 2 rows"):
+    with pytest.raises(ValueError, match="and 2 rows, got"):
         Vectors(["a", "b"], np.ones((3, 2), np.float32))
 
 

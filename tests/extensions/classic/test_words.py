@@ -54,7 +54,7 @@ def test_carried_passes_states_between_batches(words: Words) -> None:
     without_state = words(batch)
     np.testing.assert_allclose(once[0].layers, without_state[0].layers, atol=1e-6)
     assert np.abs(twice[0].layers[1:] - without_state[0].layers[1:]).max() > 1e-3
-    with pytest.raises(DataError, match=r"batch 1 must have 2 sentences .*, got 1"):
+    with pytest.raises(DataError, match=r"batch 1 must have 2 sentences, .*, got 1"):
         list(words.carried([batch, batch[:1]]))
 
 
@@ -86,7 +86,7 @@ def test_long_word_is_truncated_with_warning(
 
 def test_words_rejects_unsupported_models_and_precision(words: Words, tiny: Path) -> None:
     assert words([]) == []
-    with pytest.raises(ConfigError, match="not supported by words"):
+    with pytest.raises(ConfigError, match="not supported by the pipeline words"):
         bertkit.pipeline("words", tiny, precision="bf16")
     with pytest.raises(CheckpointError, match="expected an ELMo, got a Transformer"):
         bertkit.pipeline("words", bertkit.load(tiny))

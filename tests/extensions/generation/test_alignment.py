@@ -91,7 +91,7 @@ def test_alignment_accepts_given_translation(directory: Path) -> None:
     assert forced.weights.shape == (2, 4)
     for text, translation, message in (
         (" ", None, "text: must not be empty"),
-        ("a b", "a " * 40, "translation: 40 tokens, but the model supports"),
+        ("a b", "a " * 40, "translation: it has 40 tokens, but the model supports"),
         ("a " * 300, None, "the model supports"),
     ):
         with pytest.raises(DataError, match=message):
@@ -140,15 +140,15 @@ def test_command_prints_weights_or_saves_figure(
         assert cli.run(["view", "align", folder, "a b c", *options]) == 2
         assert message in capsys.readouterr().err
     assert cli.run(["view", "align", str(trained_model(directory, "none", steps=20)), "a b c"]) == 2
-    assert "the decoder has no attention" in capsys.readouterr().err.splitlines()[-1]
+    assert "the decoder does not attend" in capsys.readouterr().err.splitlines()[-1]
 
 
 @pytest.mark.parametrize("attention", ["none", "context"])
 def test_alignment_rejects_decoder_without_attention(directory: Path, attention: str) -> None:
     folder = trained_model(directory, attention, steps=20)
-    with pytest.raises(CheckpointError, match="the decoder has no attention to the source"):
+    with pytest.raises(CheckpointError, match="the decoder does not attend to the source"):
         alignment(folder, "a b c")
-    with pytest.raises(CheckpointError, match="has no attention"):
+    with pytest.raises(CheckpointError, match="does not attend"):
         decoder_steps(bertkit.pipeline("generate", folder), "a b c")
     assert "decode" not in ServedModel(str(folder), "fp32").pipelines
     assert "decode" in ServedModel(str(trained_model(directory, "luong")), "fp32").pipelines

@@ -141,5 +141,5 @@ def test_beam_attends_only_to_its_ancestors(
 
 def test_branched_cache_rejects_two_tokens_per_step() -> None:
     keys, values, layout = packed_keys(HEADS)
-    with pytest.raises(ValueError, match="one token at a time, not by 2"):
+    with pytest.raises(ValueError, match="beams grow by one token, got 2"):
         Cache.of([keys], [values], layout).branch(2).append(2)

@@ -113,7 +113,7 @@ def test_corrupt_rejects_unsupported_text_or_tokenizer(
         corrupt(vocabularies["spans"], "a b c", "mass", 0)
     with pytest.raises(DataError, match="at least two tokens"):
         corrupt(tiny_tokenizer("abc"), "a", "prefix", 0)
-    with pytest.raises(DataError, match=rf"600 tokens, but at most {MAX_TOKENS} fit"):
+    with pytest.raises(DataError, match=rf"600 tokens; use a text of at most {MAX_TOKENS}"):
         corrupt(tiny_tokenizer("abc"), "a b " * 300, "prefix", 0)
 
 

@@ -225,7 +225,7 @@ def test_text_reports_why_generation_ended(stepper: Stepper) -> None:
         ({"top_p": 0}, "top_p"),
         ({"num_beams": 0}, "num_beams"),
         ({"num_beams": 2, "temperature": 1.0}, "num_beams = 2 cannot be combined with temperature"),
-        ({"num_return_sequences": 2}, "requires as many beams, or temperature > 0"),
+        ({"num_return_sequences": 2}, "requires at least as many beams, or temperature > 0"),
         ({"min_p": 1.0}, "min_p"),
         (
             {"num_beams": 2, "prompt_lookup_num_tokens": 4},

@@ -251,6 +251,6 @@ def test_prompt_that_reaches_max_length_is_rejected(folder: Path) -> None:
         return
     (folder / "generation_config.json").write_text('{"eos_token_id": 2, "max_length": 5}')
     writer = Generate(bertkit.load(folder))
-    with pytest.raises(BertkitError, match="reaches max_length = 5"):
+    with pytest.raises(BertkitError, match=r"max_length in generation_config\.json is 5"):
         writer(["cat sat on"])
     assert writer(["cat sat on"], {"max_tokens": 2})[0][0].tokens <= 2

@@ -168,12 +168,12 @@ def test_best_threshold_maximizes_correlation(rows: list[tuple[int, bool]]) -> N
         (
             [LabelExample("word " * 80, None, "1", "a:1")],
             {},
-            "a:1: expected 1 to 59 tokens to score, got",
+            "a:1: the text to score must have 1 to 59 tokens, got",
         ),
         (
             LABELED[:2],
             {"train": [LabelExample("a", None, x) for x in "012"]},
-            "expected two labels, got 3",
+            "must contain exactly two labels, got 3",
         ),
         ([LabelExample("a b", "c", "1", "f:1")], {}, "f:1: a second text is not supported"),
         ([LabelExample("a b", None, "7", "f:2")], {}, "f:2: label '7' is not in the training file"),
@@ -192,5 +192,5 @@ def test_evaluate_likelihood_rejects_model_without_lm_head(tiny: Path) -> None:
 
 
 def test_evaluate_likelihood_rejects_too_long_choice(folder: Path) -> None:
-    with pytest.raises(DataError, match=r"a question: expected .* tokens to score"):
+    with pytest.raises(DataError, match="a question: the text to score must have 1 to"):
         evaluate_likelihood(folder, [ChoiceQuestion("a", ("word " * 80, "b"), 0)])

@@ -166,9 +166,9 @@ def test_tokenizer_has_only_special_tokens_with_ids(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("target.spm", None, r"target\.spm: not found; download the directory again"),
+        ("target.spm", None, r"target\.spm: not found; download the model directory again"),
         ("source.spm", b"nothing\xff", r"source\.spm: not a SentencePiece model"),
-        ("source.spm", b"", r"source\.spm: not supported; must be a Unigram model"),
+        ("source.spm", b"", r"source\.spm: .* not supported; use a Unigram model"),
         ("vocab.json", b"[]", r"vocab\.json: token ids must be 0, 1, 2"),
         ("vocab.json", b'{"a": 0, "b": 0}', r"vocab\.json: token ids must be 0, 1, 2"),
         ("vocab.json", b'{"a": 0, "b": "1"}', r"vocab\.json: token ids must be 0, 1, 2"),

@@ -79,7 +79,7 @@ def test_split_is_disjoint_and_long_pairs_are_skipped(pairs: Pairs) -> None:
     assert len(short) + short.skipped == 360
     assert 0 < short.skipped < 360
     assert max(len(short.sample(0, i).source) for i in range(len(short))) <= 20
-    with pytest.raises(DataError, match="no pair of at most 2 tokens per side"):
+    with pytest.raises(DataError, match="every pair has a text of more than 2 tokens"):
         PairSamples(pairs, tokenizer, start=0, length=2)
 
 
@@ -88,8 +88,8 @@ def test_split_is_disjoint_and_long_pairs_are_skipped(pairs: Pairs) -> None:
     [
         ("a\nb\nc\n", "x\ny\n", r"s:3: .*t ends before this line \(3 and 2 lines\)"),
         ("a\n", "x\ny\n", r"t:2: .*s ends before this line"),
-        ("a\n\nc", "x\ny\nz", "s:2: empty"),
-        ("a\nb\nc", "x\ny\n \n", "t:3: empty"),
+        ("a\n\nc", "x\ny\nz", "s:2: the text is empty"),
+        ("a\nb\nc", "x\ny\n \n", "t:3: the text is empty"),
     ],
 )
 def test_prepare_pairs_rejects_files_that_do_not_match(
@@ -137,7 +137,7 @@ def test_table_gives_same_pairs_as_two_files(
 @pytest.mark.parametrize(
     ("content", "options", "message"),
     [
-        ("source\ttarget\na\tA\nb\t \n", {}, r"rows\.tsv:3: empty"),
+        ("source\ttarget\na\tA\nb\t \n", {}, r"rows\.tsv:3: the text is empty"),
         (
             "de\ten\tfr\na\tA\tx\n",
             {"source_column": "de"},
@@ -162,9 +162,9 @@ def test_prepare_pairs_rejects_missing_or_conflicting_inputs(
 ) -> None:
     a, b = directory / "a.txt", directory / "b.txt"
     options: dict[str, Path] = {"tokenizer": directory / "v", "out": tmp_path / "p"}
-    with pytest.raises(ConfigError, match="pass source= and target=, or file="):
+    with pytest.raises(ConfigError, match="pass either source= and target=, or file="):
         prepare_pairs(source=a, **options)
-    with pytest.raises(ConfigError, match="pass source= and target=, or file="):
+    with pytest.raises(ConfigError, match="pass either source= and target=, or file="):
         prepare_pairs(source=a, target=b, file=a, **options)
     with pytest.raises(ConfigError, match="require file="):
         prepare_pairs(source=a, target=b, source_column="de", **options)

@@ -57,5 +57,5 @@ def test_perplexity_matches_token_losses(
 
 def test_evaluate_text_rejects_model_without_lm_head(tiny: Path, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("text", encoding="utf-8")
-    with pytest.raises(CheckpointError, match="has no lm head; use a generative model"):
+    with pytest.raises(CheckpointError, match="has no language model head; use a generative model"):
         evaluate_text(tiny, [tmp_path / "a.txt"])

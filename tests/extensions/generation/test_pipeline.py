@@ -115,9 +115,9 @@ def test_pipeline_accepts_dict_and_rejects_invalid_settings(write: Generate) -> 
 
 
 def test_pipeline_rejects_unsupported_options(write: Generate, tiny: Path) -> None:
-    with pytest.raises(ConfigError, match="an empty string ends every text"):
+    with pytest.raises(ConfigError, match="an empty string would end every text"):
         write(["x"], stop=[""])
-    with pytest.raises(ConfigError, match="not supported when streaming"):
+    with pytest.raises(ConfigError, match="not supported for streaming"):
         list(write.stream("x", Decoding(num_beams=2)))
     with pytest.raises(CheckpointError, match=r"has no lm head .*use a generative model"):
         bertkit.pipeline("generate", tiny)

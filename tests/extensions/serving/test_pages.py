@@ -180,8 +180,8 @@ def test_ask_page_shows_search_results(server: Server, folders: Path, tmp_path: 
         ),
         ("/ask", {"what": "predict", "text": "a", "model": "<b>"}, "no model &#39;&lt;b&gt;"),
         ("/ask", {"what": "predict", "text": "a " * 40}, "exceeds the maximum of 16 tokens"),
-        ("/word", {"word": "a", "texts": "a b"}, "texts must be 2 to 32 lines with the word"),
-        ("/word", {"word": "zz", "texts": "a b\nc"}, "&#39;zz&#39; is not in &#39;a b"),
+        ("/word", {"word": "a", "texts": "a b"}, "texts: enter 2 to 32 lines with the word"),
+        ("/word", {"word": "zz", "texts": "a b\nc"}, "does not contain &#39;zz&#39;"),
         ("/", {"text": "a", "off": "1"}, "such as 2.11, got &#39;1&#39;"),
         ("/", {"text": "a", "off": "9" * 5000 + ".1"}, "form LAYER.HEAD"),
         ("/", {"text": "a", "off": "1.9"}, "heads must be LAYER.HEAD from 1.1 to 1.2, got 1.9"),
@@ -311,14 +311,17 @@ def test_word_page_shows_values_of_contexts_command(
     single_model = client.get("/word", params={**params, "model": "elmo"}).text
     # The page has one chart per layer.
     assert single_model.count('class="chart"') == 3
-    assert "Each depends on each side separately." in single_model
+    assert "A state depends on each side separately." in single_model
 
 
 @pytest.mark.parametrize(
     ("params", "message"),
     [
         ({"word": "zebra", "texts": "a zebra\nthe zebra"}, "gz: no vector for &#39;zebra&#39;"),
-        ({"word": "a", "texts": "a\na", "layer": "<b>"}, "layer: expected the last layer, the"),
+        (
+            {"word": "a", "texts": "a\na", "layer": "<b>"},
+            "layer: must be one of the last layer, the",
+        ),
         (
             {"word": "a", "texts": "a\na " + "b " * 600, "model": "elmo"},
             "sentence must have at most 512 words, got 601",

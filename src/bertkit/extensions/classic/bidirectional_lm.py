@@ -1,7 +1,7 @@
-"""Bidirectional language model, the pretraining model of ELMo.
+"""Bidirectional language model, on which ELMo is pretrained.
 
-It predicts each word from the words before it, and from the words after it.
-Source: Peters et al. 2018, section 3.1. Weights are initialized like in allenai/bilm-tf.
+It predicts each word from the words before it and, separately, from the words after it.
+Source: Peters et al. 2018, section 3.1. Weights are initialized as in allenai/bilm-tf.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from bertkit.nn.embedding import freeze_at_zero
 DIRECTIONS = ("forward", "backward")
 
 CARRY_BIAS = -2.0
-"""Initial bias of highway gates, which lets most of a word vector pass unchanged."""
+"""Initial bias of the highway gates. With this value, most of a word vector passes unchanged."""
 
 
 class BiLM(nn.Module):
-    """ELMo with the softmax that both directions share. It is called like a `Model`.
+    """ELMo with a softmax layer that both directions share. It has the interface of a `Model`.
 
     Args:
         elmo: The ELMo.
-        words: Number of the most frequent words, which the softmax predicts.
+        words: Number of words that the softmax layer predicts, the most frequent words.
 
     Shapes:
-        softmax: (V, P), applied to each half of a state separately.
+        softmax: (V, P), applied to the forward and the backward half of a state separately.
     """
 
     def __init__(self, elmo: Elmo, words: int) -> None:
@@ -44,23 +44,27 @@ class BiLM(nn.Module):
         return self.elmo.config
 
     def states(self, batch: Batch) -> Tensor:
-        """Compute the last layer's states. Shapes: ids (N, characters of a word) -> (N, 2P)."""
+        """Compute the states of the last layer.
+
+        Shapes:
+            batch.ids: (N, characters per word); returns (N, 2P).
+        """
         states, _ = self.elmo(batch.ids, batch.layout.lengths)
         out: Tensor = self.elmo.dropout(states[-1])
         return out
 
     def forward(self, batch: Batch, compute: Callable[[BiLM, Batch], Any]) -> Any:
-        """Compute an objective of the batch."""
+        """Call `compute` with the model and the batch, and return its result."""
         return compute(self, batch)
 
 
 def new_bilm(config: ElmoConfig, characters: int, words: int) -> BiLM:
-    """Build a model with new weights, sampled with torch's generator.
+    """Build a model with new weights, which are sampled with torch's default random generator.
 
     Args:
         config: Settings of the ELMo.
         characters: Number of character ids.
-        words: Number of words of the softmax.
+        words: Number of words that the softmax layer predicts.
     """
     model = BiLM(Elmo(config, characters), words)
     cnn = model.elmo.words
@@ -72,7 +76,7 @@ def new_bilm(config: ElmoConfig, characters: int, words: int) -> BiLM:
         for module in model.elmo.modules():
             if isinstance(module, ProjectedLSTM):
                 _init_lstm(module)
-    # Row 0 means the absence of a word; published files do not contain it.
+    # Row 0 stands for the absence of a word. Published files do not contain this row.
     freeze_at_zero(cnn.embedding, 0)
     return model
 
@@ -95,10 +99,10 @@ def _init_words(cnn: CharacterCNN, activation: str) -> None:
 
 
 def _init_lstm(lstm: ProjectedLSTM) -> None:
-    """Initialize an LSTM like TensorFlow; the bias of the forget gate is 1.
+    """Initialize an LSTM as TensorFlow does, with a bias of 1 for the forget gate.
 
-    Glorot's bounds are computed for inputs and outputs together, which TensorFlow has in one
-    matrix.
+    TensorFlow stores the weights of the inputs and of the previous outputs in one matrix, so the
+    bounds of Glorot's initialization are computed for both together.
     """
     outputs, width = lstm.projection.weight.shape
     fan = lstm.input.in_features + outputs + 4 * width

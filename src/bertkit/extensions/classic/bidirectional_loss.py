@@ -1,4 +1,4 @@
-"""Loss of the next and previous word at each position: Peters et al. 2018, section 3.1."""
+"""Loss for predicting the next and the previous word: Peters et al. 2018, section 3.1."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from bertkit.objectives.loss import Loss, Totals
 
 
 def both_ways(model: Model, batch: Batch, totals: Totals) -> Loss:
-    """Compute the sum of the mean cross-entropies of both directions, with a full softmax.
+    """Compute the mean cross-entropy of each direction with a full softmax, and add both.
 
-    The forward direction predicts each word and the end of a sentence; the backward direction
-    predicts each word and the beginning.
+    The forward direction predicts each word and the end of the sentence. The backward direction
+    predicts each word and the beginning of the sentence.
 
     Args:
         model: A `BiLM`.
         batch: The batch.
-        totals: Totals of the optimizer step.
+        totals: Numbers of predicted words in the optimizer step, for each direction.
     """
     # `BiLM` has the methods of a model that objectives use.
     bilm = cast(BiLM, model)
@@ -41,10 +41,13 @@ def both_ways(model: Model, batch: Batch, totals: Totals) -> Loss:
 
 
 def predicting_positions(layout: Packed, direction: str) -> Tensor:
-    """Return the positions that predict a word: all but a sentence's last (backward: first).
+    """Return the positions at which a direction predicts a word.
+
+    The forward direction predicts a word at every position except the last of each sentence, and
+    the backward direction at every position except the first.
 
     Args:
-        layout: The sentences.
+        layout: Layout of the packed sentences.
         direction: "forward" or "backward".
     """
     edge = layout.cu_seqlens[1:] - 1 if direction == "forward" else layout.first

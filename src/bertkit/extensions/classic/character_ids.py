@@ -1,6 +1,6 @@
-"""Character ids of words for ELMo: bytes between markers of the beginning and the end.
+"""Character ids of words for ELMo: the bytes of a word between a begin marker and an end marker.
 
-Source: Peters et al. 2018, and the characters of the published weights (allenai/bilm-tf).
+Source: Peters et al. 2018; the ids are the same as for the published weights (allenai/bilm-tf).
 """
 
 from __future__ import annotations
@@ -11,22 +11,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 SENTENCE, WORD, PADDING = (256, 257), (258, 259), 260
-"""Ids of the beginning and end of a sentence and of a word, and of padding after a word."""
+"""Ids of the markers for the beginning and end of a sentence and of a word, and of the padding
+after a word."""
 
 MASK = 1
-"""Offset of published ids, in which 0 is the absence of a word. bertkit does not use 0."""
+"""Offset that is added to all ids. In published ids, 0 stands for the absence of a word. bertkit
+does not use 0."""
 
 CHARACTERS = MASK + PADDING + 1
 
 
 def sentence_ids(words: Sequence[str], width: int) -> NDArray[np.int64]:
-    """Return the character ids of a sentence, including its beginning and end.
+    """Convert a sentence to character ids, including a row for its beginning and for its end.
 
-    A word of more than `width` - 2 bytes is truncated, as in the training of ELMo. No word is
-    confused with the beginning or end of a sentence, not even "<S>".
+    Words of more than `width` - 2 bytes are truncated, as in the training of ELMo. No word has the
+    same ids as the beginning or end of a sentence, not even "<S>".
 
     Args:
-        words: W words.
+        words: The W words of the sentence.
         width: Number of ids per word.
 
     Shapes:
@@ -44,5 +46,5 @@ def sentence_ids(words: Sequence[str], width: int) -> NDArray[np.int64]:
 
 
 def bytes_of(word: str) -> bytes:
-    """Encode a word as UTF-8, without lone surrogates, which cannot be encoded."""
+    """Encode a word as UTF-8. Lone surrogates, which cannot be encoded, are removed."""
     return word.encode("utf-8", "ignore")

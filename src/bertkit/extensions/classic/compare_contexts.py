@@ -1,4 +1,4 @@
-"""Compare the states of one word in several texts, for models of several types."""
+"""Command that compares the states of one word in several texts, for several models."""
 
 from __future__ import annotations
 
@@ -30,18 +30,17 @@ def contexts(
     precision: Precision = "fp32",
     device: str = "auto",
 ) -> dict[str, Any]:
-    """Compare one word in several texts, by several models.
+    """Compare the states that several models compute for one word in several texts.
 
-    A model computes a state of the word in each text and layer; word vectors have the same state
-    in all texts. The output contains the cosine similarity of every two texts, for each model.
+    For each model and layer, the output contains the cosine similarity of the word's states in
+    every two texts. With word vectors, the state of the word is the same in all texts.
 
     Args:
-        word: Word, or another form of the word in the texts (carry, carried).
-        file: Texts with the word, one per line.
-        models: File of word vectors, model directory or hub id, or directory of an ELMo.
-            Repeatable.
+        word: The word to compare. The texts may contain another form of it (carry, carried).
+        file: File with texts that contain the word, one per line.
+        models: Model directory, hub id, directory of an ELMo, or file of word vectors. Repeatable.
         out: Output directory for contexts.json, contexts.svg and contexts.html. Must not exist.
-        layer: Layer that the picture shows: 0 is the embedding layer, -1 the last layer.
+        layer: Layer that contexts.svg shows: 0 is the embedding layer, -1 the last layer.
             contexts.json and contexts.html contain all layers.
         precision: Precision of the computation.
         device: Device, such as cpu or cuda:0. auto selects a GPU if PyTorch finds one.
@@ -51,7 +50,7 @@ def contexts(
 
     Raises:
         ConfigError: If out exists, or a model does not have the layer.
-        DataError: If a text does not contain the word; with file and line.
+        DataError: If a text does not contain the word. The message names the file and line.
         CheckpointError: If a model cannot be loaded.
     """
     out = Path(out)
@@ -72,7 +71,7 @@ def contexts(
 
 
 def _texts(word: str, file: Path) -> tuple[list[str], list[tuple[int, int]]]:
-    """Read the texts and find the word. Raises DataError with file and line."""
+    """Read the texts, and find the range of the word in each text."""
     rows = numbered(file)
     if not 2 <= len(rows) <= TEXTS:
         raise DataError(f"{file} must contain 2 to {TEXTS} texts, one per line, got {len(rows)}")
@@ -80,7 +79,9 @@ def _texts(word: str, file: Path) -> tuple[list[str], list[tuple[int, int]]]:
     for number, line in rows:
         span = find_word(word, line)
         if span is None:
-            raise DataError(f"{file}:{number}: {word!r} is not in the text; use its form there")
+            raise DataError(
+                f"{file}:{number}: the text does not contain {word!r}; use a text that does"
+            )
         texts.append(line)
         ranges.append(span)
     return texts, ranges

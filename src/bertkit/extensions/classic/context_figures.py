@@ -1,4 +1,4 @@
-"""Figures of a word in several texts: cosine similarities of its states."""
+"""Figures that show the cosine similarities of a word's states in several texts."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from bertkit.view.figures import Beside, Cell, Figure, Shade, Table
 
 
 def cosine_table(cosines: Sequence[Sequence[Sequence[float]]]) -> Table:
-    """Return a table with a row for every two texts and a column per layer.
+    """Return a table of cosine similarities, with a row for every two texts and a column per layer.
 
     Args:
-        cosines: Cosine similarities by layer and texts.
+        cosines: Cosine similarities, indexed by layer, text, and other text.
     """
     count = len(cosines[0])
     rows: list[Sequence[Cell]] = [
@@ -26,13 +26,13 @@ def cosine_table(cosines: Sequence[Sequence[Sequence[float]]]) -> Table:
 
 
 def contexts_figures(compared: Contexts) -> list[Figure]:
-    """Return the word's cosine similarities by layer, and a map of each layer."""
+    """Return a figure of the word's cosine similarities by layer, and a figure of maps by layer."""
     numbers = [str(number + 1) for number in range(len(compared.texts))]
     maps = [scatter(points, numbers, _layer(n)) for n, points in enumerate(compared.maps)]
     return [
         Figure(
             "Cosines",
-            f"Similarity of the word’s states in two texts. Each depends on {compared.sees}.",
+            f"Similarity of the word’s states in two texts. A state depends on {compared.sees}.",
             [cosine_table(compared.cosines)],
         ),
         Figure(
@@ -42,12 +42,15 @@ def contexts_figures(compared: Contexts) -> list[Figure]:
 
 
 def contexts_by_model(models: Mapping[str, Contexts], layer: int, layer_name: str) -> list[Figure]:
-    """Return figures of cosines: one layer of all models, then all layers of each model.
+    """Return figures of cosine similarities: one for all models, then one for each model.
+
+    The first figure compares one layer of all models. Each other figure shows all layers of a
+    model.
 
     Args:
-        models: Results by model.
-        layer: The layer.
-        layer_name: Name of the layer.
+        models: Results for each model, by its name.
+        layer: Index of the layer that the first figure compares.
+        layer_name: Name of this layer.
     """
     rows = [(name, contexts.sees, contexts.cosines) for name, contexts in models.items()]
     charts = [squares([contexts], contexts.name) for contexts in context_squares(rows, layer)]
@@ -55,7 +58,7 @@ def contexts_by_model(models: Mapping[str, Contexts], layer: int, layer_name: st
     return [
         Figure("Models", caption, [Beside("maps", charts)]),
         *(
-            Figure(name, f"Each layer. A state depends on {sees}.", [cosine_table(cosines)])
+            Figure(name, f"All layers. A state depends on {sees}.", [cosine_table(cosines)])
             for name, sees, cosines in rows
         ),
     ]
@@ -64,11 +67,14 @@ def contexts_by_model(models: Mapping[str, Contexts], layer: int, layer_name: st
 def context_squares(
     models: Sequence[tuple[str, str, Sequence[Sequence[Sequence[float]]]]], layer: int
 ) -> list[Square]:
-    """Return the cosine similarities of one layer, by model; word vectors have only one layer.
+    """Return the cosine similarities of each model in one layer.
+
+    Word vectors have only one layer, which is used instead.
 
     Args:
-        models: Name, visible context and cosine similarities of each model.
-        layer: The layer.
+        models: For each model, its name, the part of the text that its states depend on, and its
+            cosine similarities.
+        layer: Index of the layer.
     """
     return [
         Square(name, f"uses {sees}", cosines[layer if len(cosines) > 1 else 0])

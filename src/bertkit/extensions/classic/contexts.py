@@ -1,4 +1,4 @@
-"""Similarity of the states of a word in several texts, in every layer."""
+"""Comparison of a word's states in several texts, in every layer of a model."""
 
 from __future__ import annotations
 
@@ -16,30 +16,32 @@ from bertkit.text.long_texts import Long
 from bertkit.text.word_splitting import find_word
 
 TEXTS, CHARACTERS = 32, 2_000
-"""Maximum number of texts, and of characters of a text."""
+"""Maximum number of texts, and maximum number of characters in a text."""
 
 
 class Contexts(msgspec.Struct, frozen=True):
-    """Ranges of the word in each text, and similarities of its states by layer.
+    """Similarities of a word's states in several texts.
 
-    Layer 0 is the embedding.
+    Layer 0 is the embedding layer.
     """
 
     texts: list[str]
     ranges: list[tuple[int, int]]
+    """Range of characters of the word in each text."""
     cosines: list[list[list[float]]]
-    """Cosine similarity by layer, text and other text."""
+    """Cosine similarities, indexed by layer, text, and other text."""
     maps: list[list[tuple[float, float]]]
-    """Coordinates by layer and text: the two main components of the states (PCA)."""
+    """Coordinates of the states in their first two principal components (PCA), indexed by layer and
+    text."""
     sees: str
-    """Part of the text that a state depends on."""
+    """Description of the part of the text that a state depends on."""
 
 
 class ContextsPipeline:
     """Pipeline that compares the states of a word in several texts.
 
     Args:
-        name: Name of the model, for messages.
+        name: Name of the model, for error messages.
         frozen: The model.
     """
 
@@ -50,7 +52,7 @@ class ContextsPipeline:
         )
 
     def prepare(self, items: Sequence[tuple[str, Sequence[str]]], *, long: Long) -> list[Work]:
-        """Encode words with their texts.
+        """Encode words together with the texts that contain them.
 
         Raises:
             DataError: If there are too few or too many texts, or if a text is too long or does not
@@ -59,17 +61,19 @@ class ContextsPipeline:
         works = []
         for word, texts in items:
             if not 2 <= len(texts) <= TEXTS:
-                raise DataError(f"texts must be 2 to {TEXTS} lines with the word, got {len(texts)}")
+                raise DataError(f"texts: enter 2 to {TEXTS} lines with the word, got {len(texts)}")
             for text in texts:
                 if len(text) > CHARACTERS:
                     raise DataError(
-                        f"{text[:40]!r}…: text has {len(text):,} characters, more than "
-                        f"{CHARACTERS:,}; use only the sentences with the word"
+                        f"{text[:40]!r}…: the text has {len(text):,} characters, more than "
+                        f"{CHARACTERS:,}; use only the sentence that contains the word"
                     )
             spans = [find_word(word, text) for text in texts]
             for text, span in zip(texts, spans, strict=True):
                 if span is None:
-                    raise DataError(f"{word[:60]!r} is not in {text[:60]!r}; use its form there")
+                    raise DataError(
+                        f"{text[:60]!r}: does not contain {word[:60]!r}; use a text that does"
+                    )
             ranges = [span for span in spans if span is not None]
             features = encode_word(self.name, self.frozen, texts, ranges, long=long)
             size = BYTES_PER_NUMBER * (self.frozen.layers + 1) * len(texts) ** 2
@@ -89,17 +93,17 @@ def encode_word(
     *,
     long: Long = "truncate",
 ) -> list[Feature]:
-    """Encode one word in each text.
+    """Encode several texts, each with the position of one word.
 
     Args:
-        name: Name of the model, for messages.
+        name: Name of the model, for error messages.
         frozen: The model.
         texts: The texts.
-        ranges: Characters of the word in each text.
-        long: What to do with texts that are too long.
+        ranges: Range of characters of the word in each text.
+        long: Whether to truncate texts that are too long, or raise an error.
 
     Raises:
-        DataError: If a word is beyond the maximum length, or has no vector.
+        DataError: If truncation removes a word, or a word has no vector.
     """
     features = frozen.read(texts, ranges, long=long)
     for text, (start, end), feature in zip(texts, ranges, features, strict=True):
@@ -120,9 +124,9 @@ def compare(
 
     Args:
         frozen: The model.
-        features: The word in each text.
+        features: The encoded texts; see `encode_word`.
         texts: The texts.
-        ranges: Characters of the word in each text.
+        ranges: Range of characters of the word in each text.
     """
     states = frozen.states(features)
     norms = np.maximum(np.linalg.norm(states, axis=2, keepdims=True), 1e-12)
@@ -137,10 +141,13 @@ def compare(
 
 
 def plane(rows: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Project rows to their two main components (PCA). Shapes: (S, D) -> (S, 2).
+    """Project rows onto their first two principal components (PCA).
 
-    The signs are chosen so that the largest absolute value of each component is positive. This
-    keeps the pictures of adjacent layers similar.
+    The sign of each component is chosen so that its value with the largest magnitude is positive.
+    This keeps the pictures of adjacent layers similar.
+
+    Shapes:
+        rows: (S, D); returns (S, 2).
     """
     centered = rows - rows.mean(0)
     left, sizes, _ = np.linalg.svd(centered, full_matrices=False)

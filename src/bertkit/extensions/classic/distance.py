@@ -1,4 +1,4 @@
-"""Dependence of the state of one word on each other word of its text."""
+"""Measurement of how much the state of a word depends on each other word in its text."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from bertkit.view.figures import Figure, Marked, Share, Table
 from bertkit.view.token_text import spelled
 
 MAX_TOKENS = 64
-"""Maximum number of tokens of a text. Each token requires one copy of the text."""
+"""Maximum number of tokens in a text. The measurement processes one copy of the text per token."""
 
 DIRECTIONS = 16
 """Number of random directions in which the gradient of the word's state is computed."""
@@ -37,11 +37,10 @@ BACKWARD_COST = 2
 
 
 class Distance(msgspec.Struct, frozen=True):
-    """Gradient norms of last states with respect to embeddings.
+    """Dependence of a word's last-layer state on each token of its text.
 
-    They are relative to the norm for the state's own embedding. `steps` are the path lengths
-    between each token and the word: the distance in an LSTM, 1 with attention, None if there is no
-    path.
+    It is measured by the norm of the gradient of the state with respect to the embedding of the
+    token. All norms are divided by the norm for the state's own embedding.
     """
 
     tokens: list[str]
@@ -50,13 +49,17 @@ class Distance(msgspec.Struct, frozen=True):
     position: int
     """Index of the word's last token."""
     norms: list[float]
+    """Relative gradient norm for each token."""
     steps: list[int | None]
+    """Length of the path between each token and the word: their distance in an LSTM, 1 with
+    attention, and None if there is no path."""
     by_distance: list[float]
-    """Median at each distance in the text, from 0, over all of its tokens."""
+    """Median of the relative gradient norms at each distance, from 0, over all tokens of the
+    text."""
 
 
 class DistancePipeline:
-    """Pipeline that measures how the last state of a word depends on each token of its text."""
+    """Pipeline that measures how a word's last-layer state depends on each token of its text."""
 
     policies: tuple[Long, ...] = ("error",)
 
@@ -64,7 +67,7 @@ class DistancePipeline:
         self.loaded = loaded
 
     def prepare(self, items: Sequence[tuple[str, str]], *, long: Long) -> list[Work]:
-        """Encode words with their texts.
+        """Encode words together with the texts that contain them.
 
         Raises:
             DataError: If a text does not contain the word, or has more than `MAX_TOKENS` tokens.
@@ -76,7 +79,9 @@ class DistancePipeline:
                 raise DataError(f"{text[:40]!r}…: more than {MAX_TOKENS} tokens; shorten the text")
             span = find_word(word, text)
             if span is None:
-                raise DataError(f"{word[:60]!r} is not in {text[:60]!r}; use its form there")
+                raise DataError(
+                    f"{text[:60]!r}: does not contain {word[:60]!r}; use a word of the text"
+                )
             indices = encoding.covering(*span)
             if not len(indices):
                 raise DataError(f"{word[:60]!r} has no token in the vocabulary; use another word")
@@ -85,7 +90,7 @@ class DistancePipeline:
         return works
 
     def run(self, works: Sequence[Work]) -> list[Distance]:
-        """Measure the dependence of each word's state."""
+        """Measure how the state of each word depends on the tokens of its text."""
         return [self._measure(*work.item) for work in works]
 
     def _measure(self, encoding: Encoding, word: tuple[int, int], position: int) -> Distance:
@@ -112,17 +117,17 @@ class DistancePipeline:
 
 
 def gradients(encoder: Encoder, encoding: Encoding, indices: Sequence[int]) -> NDArray[np.float64]:
-    """Compute squared norms of the gradient of states in a random direction.
+    """Compute squared gradient norms of states, each in a random direction.
 
-    Each row is for one position, each column for the embedding of one token. The mean of many rows
-    of a position estimates the squared norm of the Jacobian. The directions have elements ±1 and
-    are sampled with a fixed seed, so the results of a text are reproducible.
+    A row of the result belongs to one state, and a column to the embedding of one token. The mean
+    of many rows for the same position estimates the squared norm of the Jacobian. The elements of
+    the directions are ±1. They are sampled with a fixed seed, so the results are reproducible.
     Source: Hutchinson 1989, "A stochastic estimator of the trace of the influence matrix".
 
     Args:
         encoder: The encoder.
-        encoding: The text.
-        indices: Positions of the states, with repetitions.
+        encoding: The encoded text.
+        indices: Positions of the states. A position may occur repeatedly.
 
     Shapes:
         returns: (indices, T).
@@ -150,7 +155,7 @@ def gradients(encoder: Encoder, encoding: Encoding, indices: Sequence[int]) -> N
 
 
 def _steps(encoder: Encoder, position: int, other: int) -> int | None:
-    """Return the path length of a layer between two positions; None if there is no path.
+    """Return the length of the path between two positions in a layer, or None if there is no path.
 
     Source: Vaswani et al. 2017, table 1 (maximum path length).
     """
@@ -162,11 +167,11 @@ def _steps(encoder: Encoder, position: int, other: int) -> int | None:
 
 
 def distance_figures(text: str, measures: Sequence[tuple[str, Distance]]) -> list[Figure]:
-    """Return figures of the dependence of each model's state of the word, and of its decay.
+    """Return a figure of the dependence for each model, and a figure of its decay with distance.
 
     Args:
         text: The text.
-        measures: Results by model.
+        measures: Name and result of each model.
     """
     figures = []
     for name, measure in measures:
@@ -176,8 +181,9 @@ def distance_figures(text: str, measures: Sequence[tuple[str, Distance]]) -> lis
         ]
         table = Table(name, rows, ("token", "steps", "gradient"))
         caption = (
-            "Steps between each token and the last state of the marked word, and the norm of that "
-            "state’s gradient with respect to the token’s embedding, relative to its own embedding."
+            "Steps between each token and the last state of the marked word, and the gradient norm "
+            "of this state with respect to the token’s embedding. The norms are relative to the "
+            "norm for the state’s own embedding."
         )
         figures.append(Figure(name, caption, [Marked(text, [(*measure.word, "")]), table]))
     lines = {
@@ -187,6 +193,6 @@ def distance_figures(text: str, measures: Sequence[tuple[str, Distance]]) -> lis
     chart = curves(lines, x="distance in tokens", y="log₁₀ of the relative gradient")
     caption = (
         "Median over all tokens of the text. In an LSTM, information about a token passes through "
-        "every step between; attention reads each token directly."
+        "every step between two tokens. With attention, a state reads each token directly."
     )
     return [*figures, Figure("Distance", caption, [chart])]

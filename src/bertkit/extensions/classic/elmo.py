@@ -1,4 +1,4 @@
-"""ELMo: word vectors from a bidirectional language model of LSTMs.
+"""ELMo: contextual word vectors from a bidirectional LSTM language model.
 
 Source: Peters et al. 2018, "Deep contextualized word representations", section 3.
 """
@@ -21,53 +21,58 @@ from bertkit.nn.embedding import EmbeddingTable
 Count = Annotated[int, Meta(ge=1, le=1 << 20)]
 
 WORDS_PER_CHUNK = 256
-"""Number of distinct words per call of the convolutions.
+"""Number of distinct words that one call of the convolutions processes.
 
-The memory for each is its number of characters times the number of all filters.
+The memory for each word is proportional to its number of characters times the total number of
+filters.
 """
 
 State = tuple[Tensor, Tensor]
-"""Outputs (directions, layers, S, P) and cells (directions, layers, S, dim) of the LSTMs."""
+"""Outputs and cells of the LSTMs, of shapes (directions, layers, S, P) and (directions, layers, S,
+dim)."""
 
 
 class LSTMConfig(msgspec.Struct, frozen=True):
-    """LSTMs of each direction."""
+    """Settings of the LSTMs. They are the same for both directions."""
 
     dim: Count
-    """Size of the cells."""
+    """Size of a cell."""
     projection_dim: Count
-    """Size of the outputs of one direction, and of a word vector (layer 0)."""
+    """Size of an output of one direction, and of a word vector (layer 0)."""
     n_layers: Count
     cell_clip: Positive | None = None
-    """Maximum absolute value of a cell."""
+    """Maximum absolute value of a cell. Larger values are clipped."""
     proj_clip: Positive | None = None
-    """Maximum absolute value of an output."""
+    """Maximum absolute value of an output. Larger values are clipped."""
     use_skip_connections: bool = False
-    """Whether to add the input of each layer except the first to its output."""
+    """Whether the input of each layer except the first is added to its output."""
 
 
 class CharacterEmbedding(msgspec.Struct, frozen=True):
-    """Character embeddings."""
+    """Settings of the character embeddings."""
 
     dim: Count
 
 
 class CharacterConfig(msgspec.Struct, frozen=True):
-    """Convolutions that compute a vector from a word's characters."""
+    """Settings of the convolutions that compute a word vector from the characters of a word."""
 
     embedding: CharacterEmbedding
     filters: Annotated[tuple[tuple[Count, Count], ...], Meta(min_length=1)]
-    """Width in characters, and number, of the filters."""
+    """Width in characters and number of filters, for each convolution."""
     n_highway: Annotated[int, Meta(ge=0, le=1 << 10)]
     activation: Literal["relu", "tanh"]
     max_characters_per_token: Annotated[int, Meta(ge=3, le=1 << 12)]
     n_characters: Literal[261, 262] = 262
-    """Both values mean 256 bytes and five markers; 262 includes the mask."""
+    """Number of character ids: 256 bytes and five markers. 262 also counts the id 0, which stands
+    for the absence of a word. Both values have the same effect."""
 
     def __post_init__(self) -> None:
         widest = max(width for width, _ in self.filters)
         if widest > self.max_characters_per_token:
-            raise ValueError(f"filters: width {widest} exceeds max_characters_per_token")
+            raise ValueError(
+                f"filters: the width must not exceed max_characters_per_token, got {widest}"
+            )
 
 
 class ElmoConfig(msgspec.Struct, frozen=True):
@@ -76,21 +81,24 @@ class ElmoConfig(msgspec.Struct, frozen=True):
     lstm: LSTMConfig
     char_cnn: CharacterConfig
     dropout: Rate = 0.0
-    """Dropout in training, of the input of each layer and of the input of the softmax."""
+    """Dropout rate during training for the input of each layer and of the softmax."""
 
     @property
     def layers(self) -> int:
-        """Number of LSTM layers. Layer 0, the word vectors, is not included."""
+        """Number of LSTM layers, without layer 0, the word vectors."""
         return self.lstm.n_layers
 
     @property
     def hidden(self) -> int:
-        """Size of a state of both directions, D."""
+        """Size D of a state, which contains the outputs of both directions."""
         return 2 * self.lstm.projection_dim
 
 
 class Highway(nn.Module):
-    """g ⊙ relu(W x + b) + (1 - g) ⊙ x, where g = sigmoid(W' x + b'). Srivastava et al. 2015."""
+    """Highway layer (Srivastava et al. 2015).
+
+    It computes g ⊙ relu(W x + b) + (1 - g) ⊙ x, where g = sigmoid(W' x + b').
+    """
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -104,9 +112,12 @@ class Highway(nn.Module):
 
 
 class CharacterCNN(nn.Module):
-    """Word vectors from characters. Shapes: (N, characters) -> (N, P).
+    """Convolutional network that computes word vectors from characters.
 
     Source: Kim et al. 2016, "Character-aware neural language models", sections 2.2 and 2.3.
+
+    Shapes:
+        characters: (N, characters per word); returns (N, P).
     """
 
     def __init__(self, config: CharacterConfig, characters: int, outputs: int) -> None:
@@ -134,10 +145,10 @@ class CharacterCNN(nn.Module):
 
 
 class Elmo(nn.Module):
-    """Bidirectional language model without its softmax, which computes states of words.
+    """Bidirectional language model without its softmax layer, which computes the states of words.
 
     Args:
-        config: Settings.
+        config: Settings of the model.
         characters: Number of character ids.
     """
 
@@ -164,21 +175,22 @@ class Elmo(nn.Module):
     def forward(
         self, characters: Tensor, lengths: Sequence[int], state: State | None = None
     ) -> tuple[Tensor, State]:
-        """Compute the states of packed sentences, in any order of lengths.
+        """Compute the states of packed sentences, which need not be sorted by length.
 
-        Layer 0 is the word vector, twice. In the other layers, the state of the forward LSTM is
-        first. Each sentence includes its beginning and end.
+        Layer 0 contains each word vector twice. In the other layers, a state consists of the output
+        of the forward LSTM, followed by the output of the backward LSTM. Each sentence includes
+        markers for its beginning and end.
 
         Args:
             characters: Character ids of all words.
-            lengths: Number of words of each sentence.
-            state: Initial state. Default: zeros.
+            lengths: Number of words in each sentence.
+            state: Initial state of the LSTMs. Default: zeros.
 
         Returns:
-            The states, and the final state of the LSTMs.
+            The states of all words, and the final state of the LSTMs.
 
         Shapes:
-            characters: (N, characters of a word).
+            characters: (N, characters per word).
             returns: states (layers + 1, N, D).
         """
         words = self.words(characters)
@@ -194,7 +206,7 @@ class Elmo(nn.Module):
         return states, (torch.stack([e[0] for e in ends]), torch.stack([e[1] for e in ends]))
 
     def start(self, sequences: int) -> State:
-        """Return the zero state."""
+        """Return an initial state of zeros for a number of sequences."""
         lstm, weight = self.config.lstm, self.words.projection.weight
         shape = (2, lstm.n_layers, sequences)
         return weight.new_zeros(*shape, lstm.projection_dim), weight.new_zeros(*shape, lstm.dim)
@@ -202,7 +214,11 @@ class Elmo(nn.Module):
     def _run(
         self, layers: nn.Module, x: Tensor, sizes: list[int], start: State
     ) -> tuple[Tensor, State]:
-        """Run one direction. Shapes: (N, P) -> (layers, N, P)."""
+        """Run the LSTMs of one direction.
+
+        Shapes:
+            x: (N, P); returns states (layers, N, P).
+        """
         states, ends = [], []
         assert isinstance(layers, nn.ModuleList)
         for number, (layer, *state) in enumerate(zip(layers, *start, strict=True)):

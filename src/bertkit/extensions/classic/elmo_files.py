@@ -1,7 +1,7 @@
-"""ELMo directories in the published format: options in JSON, weights in one HDF5 file.
+"""ELMo directories in the published format: settings in a JSON file, weights in one HDF5 file.
 
-A directory from `bertkit pretrain` also contains the softmax of the language model,
-`softmax.safetensors`, and the words of its rows, one per line, in `words.txt`.
+A directory from `bertkit pretrain` also contains the softmax layer of the language model in
+`softmax.safetensors`, and the words that it predicts in `words.txt`, one per line.
 """
 
 from __future__ import annotations
@@ -36,23 +36,26 @@ if TYPE_CHECKING:
     import h5py
 
 OPTIONS, WEIGHTS = "*options.json", "*weights.hdf5"
-"""Patterns of the two file names; published names have a prefix with the size of the model."""
+"""Patterns of the two file names. Published file names have a prefix with the size of the model."""
 
 SOFTMAX, WORDS = "softmax.safetensors", "words.txt"
-"""Files of the softmax that predicts words, and of its words. Published directories lack both."""
+"""Files with the weights of the softmax layer, and with the words that it predicts. Published
+directories contain neither."""
 
 Take = Callable[..., Tensor]
-"""Function that returns a weight by its name in the file and its expected shape."""
+"""Function that returns a weight, given its name in the file and its expected shape."""
 
 
 def load_elmo(name: str | Path) -> Elmo:
-    """Load a directory with `options.json` and `weights.hdf5`, or names with these suffixes.
+    """Load an ELMo from a directory with the files `options.json` and `weights.hdf5`.
+
+    The file names may have a prefix.
 
     Args:
         name: The directory, or a hub id.
 
     Raises:
-        CheckpointError: If a file is missing, damaged, not an ELMo, or differs from the options.
+        CheckpointError: If a file is missing or damaged, or the weights do not match the options.
         ConfigError: If h5py is not installed.
     """
     folder = resolve(name)
@@ -65,7 +68,7 @@ def load_elmo(name: str | Path) -> Elmo:
 
 
 def only_file(folder: Path, pattern: str) -> Path:
-    """Return the only file of a directory that matches a pattern.
+    """Return the only file in a directory whose name matches a pattern.
 
     Args:
         folder: The directory.
@@ -78,25 +81,27 @@ def only_file(folder: Path, pattern: str) -> Path:
     if len(files) != 1:
         number = "no file" if not files else f"{len(files)} files"
         raise CheckpointError(
-            f"{folder}: {number} named {pattern}; an ELMo directory needs one options.json and one "
-            "weights.hdf5"
+            f"{folder}: contains {number} named {pattern}; an ELMo directory must contain exactly "
+            "one options.json and one weights.hdf5"
         )
     return files[0]
 
 
 def _config(path: Path) -> ElmoConfig:
-    settings = read_json(path, CheckpointError, "download it again")
+    settings = read_json(path, CheckpointError, "download the file again")
     try:
         return msgspec.convert(settings, ElmoConfig)
     except msgspec.ValidationError as error:
-        raise CheckpointError(f"{path}: invalid options of an ELMo ({error})") from None
+        raise CheckpointError(
+            f"{path}: invalid settings of an ELMo ({error}); download the file again"
+        ) from None
 
 
 def hdf5(path: Path) -> Any:
-    """Return the h5py module.
+    """Import h5py, and return the module.
 
     Args:
-        path: The file, for the error message.
+        path: The file that requires it, for the error message.
 
     Raises:
         ConfigError: If h5py is not installed.
@@ -128,7 +133,7 @@ def _read(path: Path, config: ElmoConfig) -> dict[str, Tensor]:
             )
     except (OSError, KeyError, RuntimeError, ValueError, TypeError) as error:
         raise CheckpointError(
-            f"{path}: not a valid HDF5 file ({error}); download it again"
+            f"{path}: not a valid HDF5 file ({error}); download the file again"
         ) from None
     except _ShapeError as error:
         raise CheckpointError(f"{path}: {error}; use the options.json of this model") from None
@@ -141,16 +146,20 @@ def _read(path: Path, config: ElmoConfig) -> dict[str, Tensor]:
 
 
 class _ShapeError(Exception):
-    """A weight is missing, or differs from the options."""
+    """Error for a weight that is missing or does not match the options."""
 
 
 def _weight(file: h5py.File, name: str, shape: tuple[int, ...]) -> Tensor:
-    """Read a weight. Raises _ShapeError, also if the values are in another file."""
+    """Read a weight.
+
+    Raises:
+        _ShapeError: If the weight is missing, has another shape, or is stored in another file.
+    """
     stored: Any = file.get(name)
     if not hasattr(stored, "shape"):
-        raise _ShapeError(f"missing {name}")
+        raise _ShapeError(f"{name} is missing")
     if stored.shape != shape:
-        raise _ShapeError(f"{name} must have the shape {shape} of the options, got {stored.shape}")
+        raise _ShapeError(f"{name} must have shape {shape} as in the options, got {stored.shape}")
     if stored.dtype.kind != "f" or stored.nbytes > memory.installed():
         raise _ShapeError(f"{name} does not contain the values of a weight")
     if stored.is_virtual or stored.external or stored.file.filename != file.filename:
@@ -159,7 +168,10 @@ def _weight(file: h5py.File, name: str, shape: tuple[int, ...]) -> Tensor:
 
 
 def _weights(take: Take, config: ElmoConfig) -> dict[str, Tensor]:
-    """Convert the published weights; they are transposed, because TensorFlow computes x W."""
+    """Convert published weights to weights of an `Elmo`.
+
+    Matrices are transposed, because TensorFlow computes x W.
+    """
     cnn, lstm = config.char_cnn, config.lstm
     width, total = cnn.embedding.dim, sum(count for _, count in cnn.filters)
     characters = take("char_embed", CHARACTERS - MASK, width)
@@ -185,10 +197,10 @@ def _weights(take: Take, config: ElmoConfig) -> dict[str, Tensor]:
 
 
 def _cell(take: Take, path: str, outputs: int, width: int) -> dict[str, Tensor]:
-    """Return the weights of one LSTM.
+    """Convert the published weights of one LSTM.
 
-    The order of TensorFlow's gates is i, j, f, o, the order of torch's i, f, j, o. TensorFlow adds
-    1 to the bias of the forget gate f.
+    The order of the gates is i, j, f, o in TensorFlow, and i, f, j, o in torch. TensorFlow adds 1
+    to the bias of the forget gate f when it computes, so 1 is added to the stored bias.
     """
 
     def reorder(gates: Tensor) -> Tensor:
@@ -210,13 +222,14 @@ def _cell(take: Take, path: str, outputs: int, width: int) -> dict[str, Tensor]:
 
 
 def save_elmo(folder: Path, config: ElmoConfig, weights: Mapping[str, Tensor]) -> None:
-    """Save the two files, with the names of allenai/bilm-tf, which AllenNLP loads.
+    """Save an ELMo as options.json and weights.hdf5, which AllenNLP can load.
 
-    The bias of a forget gate is stored minus 1, so a value below 0.5 loses its last bits. Loaded
-    weights are saved again without any change.
+    The weights have their names in allenai/bilm-tf. The format requires that 1 is subtracted from
+    the bias of a forget gate, so a value below 0.5 loses its last bits. Weights that were loaded
+    from this format are saved without any change.
 
     Args:
-        folder: The directory.
+        folder: The output directory.
         config: Settings of the model.
         weights: Weights of an `Elmo`, in fp32.
     """
@@ -230,7 +243,7 @@ def save_elmo(folder: Path, config: ElmoConfig, weights: Mapping[str, Tensor]) -
 
 
 def _to_published(weights: Mapping[str, Tensor], config: ElmoConfig) -> dict[str, Tensor]:
-    """Convert weights to the published format, the inverse of `_weights`."""
+    """Convert the weights of an `Elmo` to the published format. It is the inverse of `_weights`."""
     cnn, lstm = config.char_cnn, config.lstm
     published = {"char_embed": weights["words.embedding.weight"][MASK:]}
     for index in range(len(cnn.filters)):
@@ -258,14 +271,14 @@ def _to_published(weights: Mapping[str, Tensor], config: ElmoConfig) -> dict[str
 
 
 def _reorder_gates(gates: Tensor) -> Tensor:
-    """Reorder gates from i, f, j, o to i, j, f, o, the inverse of the order in `_cell`."""
+    """Reorder gates from i, f, j, o (torch) to i, j, f, o (TensorFlow)."""
     enter, forget, new, leave = gates.chunk(4, -1)
     return torch.cat([enter, new, forget, leave], -1)
 
 
 @dataclass(frozen=True, eq=False)
 class Softmax:
-    """Softmax that predicts a word from the last state of the forward or backward LSTM.
+    """Softmax layer that predicts a word from the last-layer state of the forward or backward LSTM.
 
     Shapes:
         weight: (V, P).
@@ -277,29 +290,29 @@ class Softmax:
     bias: Tensor
 
     def save(self, folder: Path) -> None:
-        """Save both files."""
+        """Save the weights and the words to two files in a directory."""
         with writing(folder / SOFTMAX) as partial:
             write_tensors(partial, {"weight": self.weight, "bias": self.bias})
         write_text(folder / WORDS, "".join(f"{word}\n" for word in self.words))
 
 
 def load_softmax(folder: Path, config: ElmoConfig) -> Softmax:
-    """Load the softmax of a directory.
+    """Load the softmax layer of an ELMo.
 
     Args:
-        folder: The directory.
+        folder: Directory of the ELMo.
         config: Settings of the ELMo.
 
     Raises:
-        CheckpointError: If the softmax is missing, as in published directories, or does not match
-            the settings.
+        CheckpointError: If the softmax layer is missing, as in published directories, or does not
+            match the settings.
     """
     if not (folder / SOFTMAX).exists():
         raise CheckpointError(
             f"{folder}: {SOFTMAX} not found, so the model cannot predict words; pretrain an ELMo "
             "with `bertkit pretrain elmo-tiny`"
         )
-    remedy = "copy the directory from its run again"
+    remedy = "copy the output directory of the run again"
     tensors, _ = read_file(folder / SOFTMAX, remedy)
     try:
         text = read_bytes(folder / WORDS, CheckpointError, most=VOCABULARY).decode()
@@ -310,7 +323,7 @@ def load_softmax(folder: Path, config: ElmoConfig) -> Softmax:
     for name, shape in shapes.items():
         if name not in tensors or tuple(tensors[name].shape) != shape:
             raise CheckpointError(
-                f"{folder / SOFTMAX}: {name} is missing or does not have the shape {shape} of "
-                f"{WORDS} and the options; {remedy}"
+                f"{folder / SOFTMAX}: {name} is missing, or does not have the shape {shape} that "
+                f"{WORDS} and the options require; {remedy}"
             )
     return Softmax(words, tensors["weight"].float(), tensors["bias"].float())

@@ -1,4 +1,4 @@
-"""Evaluation of the layers of frozen models on word similarity and words in context.
+"""Evaluation of frozen models, layer by layer, on word similarity and words in context.
 
 Sources: Finkelstein et al. 2002 (WordSim-353), Hill et al. 2015 (SimLex-999), Pilehvar and
 Camacho-Collados 2019 (words in context).
@@ -32,20 +32,20 @@ def evaluate_words(
     precision: Precision = "fp32",
     device: str = "auto",
 ) -> dict[str, Any]:
-    """Evaluate each layer on word similarity and words in context.
+    """Evaluate each layer of a model on word similarity or on words in context.
 
-    The model is not trained. Layer 0 is the embeddings, the only layer of a file of word vectors.
-    In a causal model, states depend only on previous words. A .jsonl file, or WiC's .data.txt,
-    contains words in two sentences (`word_in_context`); any other file contains pairs of words with
-    a score (`word_similarity`).
+    The model is not trained. Layer 0 is the embedding layer, which is the only layer of a file of
+    word vectors. In a causal model, states depend only on previous words. The type of the file
+    selects the evaluation: a .jsonl file or WiC's .data.txt contains words in two sentences
+    (`word_in_context`). Any other file contains pairs of words with a score (`word_similarity`).
 
     Args:
-        model: A model directory or hub id, the directory of an ELMo, or a file of word vectors
-            (GloVe or word2vec text).
-        file: Two words and a score per line (WordSim-353), or .jsonl rows {word, sentence1,
-            sentence2, label} (WiC), or WiC's own .data.txt.
-        train: Words in context to choose the threshold of the cosine similarity. Requires words in
-            context.
+        model: Model directory, hub id, directory of an ELMo, or file of word vectors (GloVe or
+            word2vec text).
+        file: File with two words and a score per line (WordSim-353), .jsonl file with rows {word,
+            sentence1, sentence2, label} (WiC), or WiC's own .data.txt.
+        train: Words in context from which the threshold of the cosine similarity is chosen. Only
+            if `file` contains words in context.
         precision: Precision of the computation.
         device: Device, such as cpu or cuda:0. auto selects a GPU if PyTorch finds one.
 
@@ -54,32 +54,31 @@ def evaluate_words(
 
     Raises:
         ConfigError: If `train` is set for word similarity.
-        DataError: If a row is invalid; with file and line.
+        DataError: If a row is invalid. The message names the file and line.
     """
     frozen = open_format(model).load_words(LoadSettings(precision, device))
     if suffix(file) == ".jsonl" or file.name.endswith(WIC_SUFFIX):
         return word_in_context(frozen, file, train)
     if train is not None:
-        raise ConfigError("train is not supported for word similarity; remove it")
+        raise ConfigError("train is not supported for word similarity; remove train")
     return word_similarity(frozen, file)
 
 
 def word_similarity(frozen: FrozenWords, file: Path) -> dict[str, Any]:
-    """Compute the rank correlation of cosine similarities and human scores of word pairs.
+    """Compute the rank correlation between cosine similarities and human scores of word pairs.
 
-    Each word is encoded separately.
+    Each word is encoded as a separate text.
 
     Args:
         frozen: The model.
-        file: The pairs.
+        file: File with word pairs and their scores.
 
     Returns:
-        Spearman's correlation by layer, the best layer, the number of pairs and, if there are any,
-        the
-        number of pairs that are `missing` because a word has no vector.
+        Spearman's correlation for each layer, the best layer, and the number of pairs. If pairs
+        were skipped because a word has no vector, also their number, `missing`.
 
     Raises:
-        DataError: If a row is invalid, or if no pair has vectors.
+        DataError: If a row is invalid, or if there is no pair in which both words have a vector.
     """
     pairs = read_word_pairs(file)
     words = list(dict.fromkeys(word for *two, _ in pairs for word in two))
@@ -90,7 +89,8 @@ def word_similarity(frozen: FrozenWords, file: Path) -> dict[str, Any]:
     has_vectors = _has_vector(first) & _has_vector(second)
     if not has_vectors.any():
         raise DataError(
-            f"{file}: no pair has vectors of both words; check the languages of file and model"
+            f"{file}: there is no pair in which both words have a vector; use words in the "
+            "language of the model"
         )
     scores = np.array([score for *_, score in pairs])[has_vectors]
     spearman = [
@@ -103,20 +103,21 @@ def word_similarity(frozen: FrozenWords, file: Path) -> dict[str, Any]:
 
 
 def word_in_context(frozen: FrozenWords, file: Path, train: Path | None) -> dict[str, Any]:
-    """Evaluate whether the cosine similarity of a word's states predicts the same meaning.
+    """Evaluate how well the similarity of a word's states in two texts indicates equal meanings.
 
-    A vector that is the same in every text has an AUC of 0.5, which is chance level, unless the
-    word occurs in two forms.
+    If the state of a word is the same in every text, the AUC is 0.5, which is chance level, unless
+    the word occurs in two forms.
 
     Args:
         frozen: The model.
         file: Rows to evaluate.
-        train: Rows to choose a threshold for each layer.
+        train: Rows from which the threshold for each layer is chosen.
 
     Returns:
-        By layer: `auc`, the probability that a pair with the same meaning has a higher similarity
-            than
-        a pair with different meanings; and with `train` the `accuracy` of the best threshold.
+        For each layer: `auc`, the probability that a pair with the same meaning has a higher cosine
+        similarity than a pair with different meanings and, with `train`, `accuracy`, the accuracy
+        with the best threshold. Also the best layer, and the numbers of evaluated and of skipped
+        pairs.
     """
     cosines, same, missing = _in_context(frozen, file)
     record: dict[str, Any] = {"auc": [_auc(row, same) for row in cosines]}
@@ -131,7 +132,12 @@ def word_in_context(frozen: FrozenWords, file: Path, train: Path | None) -> dict
 def _in_context(
     frozen: FrozenWords, file: Path
 ) -> tuple[NDArray[np.float32], NDArray[np.bool_], int]:
-    """Return the cosine similarities by layer, the labels, and the number of skipped rows."""
+    """Compute cosine similarities.
+
+    Returns:
+        The cosine similarities for each layer, whether the meaning is the same, and the number of
+        skipped rows.
+    """
     rows, missing = read_in_context(file)
     texts = [text for row in rows for text in row.texts]
     states = frozen.states(frozen.read(texts, [span for row in rows for span in row.spans]))
@@ -139,14 +145,18 @@ def _in_context(
     has_vectors = _has_vector(first) & _has_vector(second)
     same = np.array([row.same for row in rows], dtype=np.bool_)[has_vectors]
     if same.all() or not same.any():
-        raise DataError(f"{file}: all rows have the same label; use rows of both labels")
+        raise DataError(f"{file}: all rows have the same label; use rows with both labels")
     cosines = metrics.cosines(first[:, has_vectors], second[:, has_vectors])
-    # Rounding errors of equal vectors must not count as differences.
+    # Rounding errors between equal vectors must not count as differences.
     return cosines.round(6), same, missing + int((~has_vectors).sum())
 
 
 def _has_vector(states: NDArray[np.float32]) -> NDArray[np.bool_]:
-    """Return which words have a vector. Shapes: (layers + 1, S, D) -> (S,)."""
+    """Return a boolean mask of the words that have a vector.
+
+    Shapes:
+        states: (layers + 1, S, D); returns (S,).
+    """
     return np.asarray(~np.isnan(states).any((0, 2)))
 
 
@@ -156,10 +166,13 @@ def _auc(scores: NDArray[np.float32], same: NDArray[np.bool_]) -> float:
 
 
 def _threshold(scores: NDArray[np.float32], same: NDArray[np.bool_]) -> float:
-    """Return the threshold with the best accuracy; infinity if predicting "different" is best."""
+    """Return the threshold with the best accuracy.
+
+    It is infinity if predicting different meanings for all pairs is best.
+    """
     order = np.argsort(-scores, kind="stable")
     ordered, balance = scores[order], np.cumsum(np.where(same[order], 1, -1))
-    # Index of the last of several equal scores.
+    # Only the last of several equal scores can be a threshold.
     last = np.append(np.flatnonzero(np.diff(ordered) < 0), len(ordered) - 1)
     best = last[np.argmax(balance[last])]
     return float(ordered[best]) if balance[best] > 0 else math.inf

@@ -1,4 +1,4 @@
-"""Pipeline that predicts the word at a gap with both directions of an ELMo."""
+"""Pipeline that predicts a missing word with both directions of an ELMo."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from bertkit.text.long_texts import Long
 
 
 class GapAnswer(msgspec.Struct, frozen=True):
-    """Words before and after a gap, and the most probable words for it, best first.
+    """Words before and after a gap, and the most probable words for the gap.
 
-    `forward` is predicted only from the words before the gap, `backward` only from the words after
-    it.
+    `forward` is predicted only from the words before the gap, and `backward` only from the words
+    after the gap. The most probable word is first.
     """
 
     before: list[str]
@@ -37,10 +37,10 @@ class GapAnswer(msgspec.Struct, frozen=True):
 
 
 class FillGap(ElmoPipeline):
-    """Predict the word at the gap of a text, written ___, with both directions of an ELMo.
+    """Pipeline that predicts the word for a gap in a text with both directions of an ELMo.
 
-    The forward model predicts the word from the text before the gap, the backward model from the
-    text after it.
+    The gap is written ___. The forward model predicts the word from the text before the gap, and
+    the backward model from the text after the gap.
     Source: Peters et al. 2018, section 3.1.
     """
 
@@ -50,14 +50,15 @@ class FillGap(ElmoPipeline):
     example = "I am a ___ . I like playing cricket."
 
     def __init__(self, model: str | Path, words: Words | None = None) -> None:
-        """Load an ELMo with its softmax.
+        """Load an ELMo with its softmax layer.
 
         Args:
             model: Directory of the ELMo.
-            words: The same ELMo, if it is already loaded.
+            words: Pipeline of the same ELMo, if it is already loaded.
 
         Raises:
-            CheckpointError: If the model cannot be loaded. Published directories have no softmax.
+            CheckpointError: If the model cannot be loaded, or has no softmax layer. Published
+                ELMo directories do not contain it.
         """
         folder = resolve(model)
         self.words = words or Words(load_elmo(folder))
@@ -65,14 +66,14 @@ class FillGap(ElmoPipeline):
 
     @check_keywords
     def __call__(self, texts: str | Sequence[str], *, top: int = 10) -> list[GapAnswer]:
-        """Predict the word at the gap of each text.
+        """Predict the word for the gap in each text.
 
         Args:
-            texts: Texts with one gap, written ___.
-            top: Number of words to return.
+            texts: Texts with exactly one gap, written ___.
+            top: Number of words to return for each direction.
 
         Returns:
-            A prediction per text.
+            The prediction for each text.
 
         Raises:
             ConfigError: If `top` is less than 1.
@@ -83,12 +84,12 @@ class FillGap(ElmoPipeline):
         return self.run(self.prepare(as_list(texts), top=top))
 
     def prepare(self, texts: Sequence[str], *, long: Long = "error", top: int = 10) -> list[Work]:
-        """Encode texts.
+        """Encode texts, and return the work for each text.
 
         Args:
-            texts: Texts with one gap.
-            long: Ignored; texts that are too long are rejected.
-            top: Number of words to return.
+            texts: Texts with exactly one gap, written ___.
+            long: Ignored. A text that is too long always causes an error.
+            top: Number of words to return for each direction.
 
         Raises:
             DataError: If a text does not have exactly one gap, or has too many words.
@@ -96,14 +97,14 @@ class FillGap(ElmoPipeline):
         works = []
         for gap in map(Gap.of, texts):
             before, after = untagged(gap.before).words, untagged(gap.after).words
-            # A state does not depend on the words after it in its direction, so one sequence
-            # serves both directions.
+            # A state depends only on the words that its direction has already read, so one
+            # sequence without the gap serves both directions.
             encoding = whole_words(self.words.ids([*before, *after]))
             works.append(Work([Feature(encoding, 0)], (before, after, top)))
         return works
 
     def run(self, works: Sequence[Work]) -> list[GapAnswer]:
-        """Predict the word at the gap of each text."""
+        """Predict the word for the gap in each text."""
         answers: list[GapAnswer | None] = [None] * len(works)
         for index, states in self.words.stream([work.features[0].encoding.ids for work in works]):
             before, after, top = works[index].item
@@ -117,7 +118,11 @@ class FillGap(ElmoPipeline):
         return [answer for answer in answers if answer is not None]
 
     def _top_words(self, state: Tensor, top: int) -> list[Candidate]:
-        """Return the most probable words. Shapes: state (P,)."""
+        """Return the `top` most probable words.
+
+        Shapes:
+            state: (P,).
+        """
         softmax = self.softmax
         logits = softmax.weight @ state + softmax.bias
         best = torch.softmax(logits, -1).topk(min(top, len(softmax.words)))

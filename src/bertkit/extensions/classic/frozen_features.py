@@ -1,4 +1,4 @@
-"""Hidden states of frozen models, which a BiLSTM is trained on (the feature-based approach).
+"""Hidden states of frozen models as input features of a BiLSTM (the feature-based approach).
 
 Source: Devlin et al. 2019, section 5.3.
 """
@@ -34,11 +34,12 @@ PATTERN = re.compile(r"(-?[1-9][0-9]{0,3})|(sum|mix|concat):(all|0|-[1-9][0-9]{0
 
 @dataclass(frozen=True)
 class LayerChoice:
-    """Layers whose hidden states are features, and how they are combined.
+    """Choice of the layers whose hidden states are used as features, and of their combination.
 
     Args:
-        how: "one" layer, or the sum, learned weighted sum, or concatenation of several layers.
-        layers: Numbers of the layers; 0 is the embeddings.
+        how: "one" for a single layer. For several layers: "sum", "mix" (weighted sum with learned
+            weights), or "concat" (concatenation).
+        layers: Numbers of the layers, where 0 is the embedding layer.
     """
 
     how: How
@@ -46,10 +47,14 @@ class LayerChoice:
 
     @classmethod
     def parse(cls, text: str, num_layers: int) -> Self:
-        """Parse the setting `features` for a model with a number of layers.
+        """Parse the value of the setting `features`.
+
+        Args:
+            text: The value, such as "embeddings", "-1" or "mix:0".
+            num_layers: Number of layers of the model.
 
         Raises:
-            ConfigError: If the text is invalid, or the model does not have the layers.
+            ConfigError: If the value is invalid, or the model does not have these layers.
         """
         if text == "embeddings":
             return cls("one", (0,))
@@ -67,7 +72,7 @@ class LayerChoice:
         count = num_layers if last == "all" else abs(int(layer or last))
         if count > num_layers:
             raise ConfigError(
-                f"features: {text!r} needs {count} layers, and the model has {num_layers}; use "
+                f"features: {text!r} requires {count} layers, but the model has {num_layers}; use "
                 "fewer layers"
             )
         if layer:
@@ -76,30 +81,32 @@ class LayerChoice:
 
     @property
     def parts(self) -> int:
-        """Number of hidden states per token that `select` returns."""
+        """Number of hidden states that `select` returns for each token."""
         return 1 if self.how == "sum" else len(self.layers)
 
     def select(self, states: Sequence[Tensor] | Tensor) -> Tensor:
-        """Select the chosen layers; learned weights are applied later.
+        """Select the hidden states of the chosen layers, and sum or concatenate them.
+
+        For "mix", they are concatenated, and the learned weights are applied later.
 
         Shapes:
-            states: (N, D) for each layer from 0; returns (N, parts · D).
+            states: (N, D) for each layer, starting with layer 0; returns (N, parts · D).
         """
         chosen = [states[layer] for layer in self.layers]
         return torch.stack(chosen).sum(0) if self.how == "sum" else torch.cat(chosen, 1)
 
 
 class FrozenFeatures(ABC):
-    """Base of frozen models that compute features of tokens: hidden states, or word vectors."""
+    """Base class of frozen models that compute hidden states, word vectors, or both for tokens."""
 
     num_layers = 0
-    """Number of layers, without the embeddings."""
+    """Number of layers, without the embedding layer."""
     hidden = 0
-    """Width of a hidden state; 0 without hidden states."""
+    """Size of a hidden state, or 0 if there are no hidden states."""
     dimensions = 0
-    """Dimensions of word vectors, which follow the hidden states."""
+    """Size of a word vector, which follows the hidden states, or 0 if there are no word vectors."""
     length: int | None = None
-    """Default maximum number of tokens of a text, if it differs from the maximum of the
+    """Default maximum number of tokens in a text, if it differs from the maximum of the
     tokenizer."""
     max_positions = 1 << 20
     """Maximum number of tokens that the model supports."""
@@ -107,19 +114,19 @@ class FrozenFeatures(ABC):
     """Files of the model, by their names in the directory of a fine-tuned model."""
 
     def __deepcopy__(self, memo: Any) -> Self:
-        """Return the same object: copies of a model share its frozen weights."""
+        """Return this object itself, so that copies of a model share the frozen weights."""
         return self
 
     @abstractmethod
     def read_tokenizer(self, source: str) -> Tokenizer:
-        """Return the tokenizer; `source` is its directory in messages."""
+        """Return the tokenizer. Its messages name `source` as its directory."""
 
     @abstractmethod
     def compute(self, batch: Batch, choice: LayerChoice, device: torch.device) -> Tensor:
-        """Compute the features of a batch of token ids, in fp16.
+        """Compute the features of the tokens in a batch, in fp16.
 
         Shapes:
-            N tokens -> (N, parts · hidden + dimensions).
+            batch: N tokens; returns (N, parts · hidden + dimensions).
         """
 
 

@@ -1,4 +1,4 @@
-"""Text with a gap."""
+"""Parsing of texts that contain a gap."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _GAP = re.compile("_{2,}")
 
 
 class Gap(NamedTuple):
-    """A sentence with a gap, as the text before and after it."""
+    """Text before a gap, and text after it."""
 
     before: str
     after: str
@@ -28,14 +28,17 @@ class Gap(NamedTuple):
         """
         sides = _GAP.split(text)
         if len(sides) != 2:
-            raise DataError(f"text must have exactly one gap ___, got {len(sides) - 1}")
+            raise DataError(f"the text must contain exactly one gap, ___, got {len(sides) - 1}")
         return Gap(*sides)
 
     @property
     def left(self) -> str:
-        """Input of a causal model. The space before the gap belongs to the next token."""
+        """Text before the gap as the input of a causal model.
+
+        It does not end with a space, because the space belongs to the next token.
+        """
         return self.before.rstrip()
 
     def masked(self, mask: str) -> str:
-        """Return the input of a masked language model."""
+        """Return the text with `mask` in the gap, as the input of a masked language model."""
         return f"{self.before}{mask}{self.after}"

@@ -1,4 +1,4 @@
-"""Figure of a gap that is predicted from the left context, the right context, or both."""
+"""Figure that shows the words that models predict for a gap."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ EXAMPLE = "I am a ___ . I like playing cricket."
 
 
 Sides = Literal["the left context", "the right context", "both sides"]
-"""Context of the gap that a model uses."""
+"""Context from which a model predicts the word for the gap."""
 
 
 def gap_figure(gap: Gap, answers: Sequence[tuple[str, Sides, Sequence[Candidate]]]) -> Figure:
-    """Return a figure of the candidates of each model and of the context that it uses.
+    """Return a figure that shows the candidates of each model, and the context that the model uses.
 
     Args:
         gap: The text with the gap.

@@ -1,4 +1,4 @@
-"""Embeddings of a sentence, word by word."""
+"""Embeddings of a sentence that grows word by word."""
 
 from __future__ import annotations
 
@@ -20,33 +20,35 @@ from bertkit.view.chart import CELLS, strip
 from bertkit.view.figures import Cell, Figure, Table
 
 WORDS, OTHERS = 40, 20
-"""Maximum number of words of a sentence, and of other lines."""
+"""Maximum number of words in a sentence, and maximum number of other sentences."""
 
 
 class Growing(msgspec.Struct, frozen=True):
-    """Beginnings of a sentence with their embeddings."""
+    """Beginnings of a sentence (the first word, the first two words, and so on) with embeddings."""
 
     texts: list[str]
     vectors: list[list[float]]
     before: list[float]
-    """Cosine similarity with the previous beginning; 0 for the first one."""
+    """Cosine similarity of each beginning with the previous beginning; 0 for the first."""
     nearest: list[tuple[str, float]]
-    """Most similar other sentence, and its cosine similarity; empty without other sentences."""
+    """For each beginning, the most similar other sentence and its cosine similarity. The list is
+    empty if there are no other sentences."""
     written: list[str]
-    """Text that the model generates from the beginning; empty if it does not generate."""
+    """For each beginning, the text that the model generates from it. The list is empty if the model
+    does not generate text."""
     attends: bool
     """Whether the decoder also attends to the states of all tokens."""
 
 
 class GrowingPipeline:
-    """Pipeline that embeds all beginnings of a sentence, and compares them with other lines.
+    """Pipeline that embeds all beginnings of a sentence, and compares them with other sentences.
 
-    The embedding of an LSTM translator is the state of the last layer after the last token, from
-    which the decoder starts (Sutskever et al. 2014, section 2).
+    For an LSTM translation model, the embedding is the final state of the last layer, from which
+    the decoder starts (Sutskever et al. 2014, section 2).
 
     Args:
-        embed: Pipeline of the embeddings of other models.
-        writer: Pipeline of an LSTM translator, or None.
+        embed: Pipeline that computes embeddings, for models that are not LSTM translation models.
+        writer: Pipeline of an LSTM translation model, or None for other models.
     """
 
     policies: tuple[Long, ...] = ("error",)
@@ -55,10 +57,10 @@ class GrowingPipeline:
         self.embed, self.writer, self.loaded = embed, writer, embed.loaded
 
     def prepare(self, items: Sequence[tuple[str, Sequence[str]]], *, long: Long) -> list[Work]:
-        """Encode sentences.
+        """Encode the beginnings of sentences, and the other sentences.
 
         Raises:
-            DataError: If a sentence or line is too long or empty, or if there are too many lines.
+            DataError: If a sentence is too long or empty, or if there are too many other sentences.
         """
         works = []
         for text, others in items:
@@ -107,7 +109,11 @@ class GrowingPipeline:
 
 @torch.inference_mode()
 def last_states(writer: Any, works: Sequence[Work]) -> NDArray[np.float32]:
-    """Return the final state of each source, from which the decoder starts. Shapes: (S, D)."""
+    """Compute the final encoder state of each source, from which the decoder starts.
+
+    Shapes:
+        Returns (S, D).
+    """
     encoder = writer.engine.model.encoder
     assert isinstance(encoder, RecurrentEncoder)
     sources = [work.item[1].source for work in works]
@@ -118,11 +124,11 @@ def last_states(writer: Any, works: Sequence[Work]) -> NDArray[np.float32]:
 
 
 def growing_figure(name: str, result: Growing) -> Figure:
-    """Return a figure with a strip of colors for each beginning, on one scale.
+    """Return a figure that shows each embedding as a strip of colors, all on the same scale.
 
     Args:
         name: Name of the model.
-        result: The embeddings.
+        result: Beginnings of the sentence, with their embeddings.
     """
     limit = max(abs(value) for vector in result.vectors for value in vector)
     columns = ["up to", "vector", "cosine with previous row"]
@@ -139,7 +145,7 @@ def growing_figure(name: str, result: Growing) -> Figure:
         rows.append(row)
     size = len(result.vectors[0])
     shown = f"{size} dimensions" if size <= CELLS else f"{size} dimensions ({CELLS} are shown)"
-    caption = f"{shown} for every sentence length: blue is positive, orange negative."
+    caption = f"{shown} for every sentence length. Blue is positive, orange is negative."
     if result.attends:
         caption += " The decoder also attends to the states of all tokens."
     elif result.written:

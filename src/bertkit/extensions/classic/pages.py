@@ -1,4 +1,4 @@
-"""Web pages that compare models before and after BERT, and the route of words in contexts."""
+"""Web pages that compare BERT with earlier and later models, and the route `/contexts`."""
 
 from __future__ import annotations
 
@@ -39,23 +39,24 @@ from bertkit.web import (
 )
 
 CANDIDATES = 10
-"""Number of words that the page shows for a gap."""
+"""Number of candidates that the page shows for a gap."""
 
 READERS = {
     "next-token": ("causal", "Causal model (left context)"),
     "fill-gap": ("elmo", "ELMo (each side separately)"),
     "fill-mask": ("masked", "Masked model (both sides)"),
 }
-"""Pipelines that fill gaps: name and label of the field of the model."""
+"""Pipelines that fill a gap. Each has the name and the label of the form field that selects its
+model."""
 
 REMARKS = {
-    "next-token": "uses only the left context; start it with a model that reads both sides",
-    "fill-gap": "reads each side separately; start it with a model that reads both together",
+    "next-token": "uses only the left context; add a model that reads both sides",
+    "fill-gap": "reads each side separately; add a model that reads both sides together",
 }
-"""Remark if only one pipeline has models."""
+"""Remark that the page shows if only one of the pipelines has models."""
 
 LAYERS = {"the last layer": -1, "the second to last layer": -2, "the embedding": 0}
-"""Numbers of the layers that the page of words compares."""
+"""Layers that the page can compare between models, by their names."""
 
 WORDS = {
     "bank": (
@@ -74,19 +75,19 @@ WORDS = {
         "They run a small company.\nTwo sisters run the hotel.",
     ),
 }
-"""Examples: description and texts by word."""
+"""Examples for the page: for each word, a description and texts that contain the word."""
 
 RIVER = "I arrived at the bank after crossing the wide and muddy river."
 
 
 class GapPage(Page):
-    """A sentence with a gap, filled by a causal model, an ELMo and a masked language model."""
+    """Page on which a causal model, an ELMo and a masked language model fill the gap in a text."""
 
     link = "A gap"
     title = "A gap, predicted from one side or from both"
     lead = (
-        "A causal model (GPT, Llama) predicts the word from the text before the gap only. An "
-        "ELMo has a model for each direction, which uses the text on one side only. A masked "
+        "A causal model (GPT, Llama) predicts the word only from the text before the gap. An "
+        "ELMo has a model for each direction, which uses only the text on one side. A masked "
         "model (BERT) uses both sides of the gap."
     )
     button = "Ask"
@@ -122,7 +123,7 @@ class GapPage(Page):
     async def _columns(
         self, sentence: str, kind: str, model: str, context: Context
     ) -> list[tuple[str, Sides, Sequence[Candidate]]]:
-        """Return the candidates of one model, for each context of the gap that it uses."""
+        """Return the candidates that one model predicts from each context that it uses."""
         gap, mask = Gap.of(sentence), ""
         name, pipeline = context.pipeline(kind, model or None)
         text = gap.left if kind == "next-token" else sentence
@@ -136,19 +137,19 @@ class GapPage(Page):
                 (name, "the right context", answer.backward),
             ]
         if kind == "fill-mask":
-            # The text before the gap may contain masks, too.
+            # The text before the gap may also contain mask tokens.
             return [(name, "both sides", answer[gap.before.count(mask)].candidates)]
         return [(name, "the left context", answer)]
 
 
 class WordPage(Page):
-    """A word in several texts."""
+    """Page that compares the states of a word in several texts."""
 
     link = "One word"
     title = "One word in several texts"
     lead = (
-        "The embedding of a word is the same in every text, except for its position. In each "
-        "further layer, the states depend more on the sentence, so the states of different "
+        "Except for its position, the embedding of a word is the same in every text. With each "
+        "layer, the state of the word depends more on the sentence, so the states of different "
         "meanings become different."
     )
     button = "Compare"
@@ -173,7 +174,7 @@ class WordPage(Page):
     async def answer(self, values: Values, context: Context) -> dict[str, Any]:
         layer = values["layer"] or next(iter(LAYERS))
         if layer not in LAYERS:
-            raise ConfigError(f"layer: expected {', '.join(LAYERS)}")
+            raise ConfigError(f"layer: must be one of {', '.join(LAYERS)}")
         lines = [line.strip() for line in values["texts"].splitlines() if line.strip()]
         item, by_model = (values["word"].strip(), tuple(lines)), {}
         for name in chosen_models(values["model"], context.models("contexts")):
@@ -189,7 +190,7 @@ class WordPage(Page):
 
 
 def growing_pipeline(model: SupportedPipelines) -> GrowingPipeline | None:
-    """Return the pipeline of a model of embeddings, or of an LSTM translator."""
+    """Return the pipeline of an embedding model or an LSTM translation model, otherwise None."""
     if model.embed is None:
         return None
     network = model.embed.loaded.model
@@ -199,14 +200,14 @@ def growing_pipeline(model: SupportedPipelines) -> GrowingPipeline | None:
 
 
 class GrowingPage(Page):
-    """The embedding of a sentence, word by word."""
+    """Page that shows the embedding of a sentence while the sentence grows word by word."""
 
     link = "One vector"
     title = "One vector, while the sentence grows"
     lead = (
         "The first neural translation models read a sentence word by word and stored it in one "
         "vector, which has the same size for three words and for thirty. The decoder generates "
-        "the translation only from this vector. Sentence embeddings are such vectors, too."
+        "the translation only from this vector. Sentence embeddings are also such vectors."
     )
     button = "Read"
     abilities = ("growing",)
@@ -216,7 +217,7 @@ class GrowingPage(Page):
     def examples(self, models: Models) -> Sequence[Example]:
         text = "We sat on the bank of the river and watched the boats."
         others = "They fished from the muddy shore.\nThe bank lent us money."
-        shows = "similarity to two sentences, word by word"
+        shows = "similarity to two other sentences, word by word"
         return [Example({"text": text, "others": others}, text, shows)]
 
     def fields(self, values: Values, models: Models) -> Sequence[Field]:
@@ -235,13 +236,14 @@ class GrowingPage(Page):
 
 
 class DistancePage(Page):
-    """How much the state of a word depends on each other word."""
+    """Page that shows how much the state of a word depends on each other word of its text."""
 
     link = "Far apart"
     title = "From one word to another"
     lead = (
-        "The meaning of bank may depend on a word ten words later. In an LSTM, information "
-        "passes through every word between; attention reaches each word in one step."
+        "The meaning of bank may depend on a word that comes ten words later. In an LSTM, "
+        "information passes through every word between them. Attention reaches each word in one "
+        "step."
     )
     button = "Measure"
     abilities = ("distance",)
@@ -269,7 +271,7 @@ class DistancePage(Page):
 
 
 def _with_all(models: Sequence[str]) -> Sequence[str]:
-    """Return the options of a field that selects a model or, if there are several, all."""
+    """Return the options of a field that selects a model, or all models if there are several."""
     return [ALL_MODELS, *models] if len(models) > 1 else models
 
 
@@ -295,7 +297,7 @@ async def contexts(ask: ContextsAsk, context: Context) -> Any:
 
 
 def contexts_pipeline(model: SupportedPipelines) -> ContextsPipeline | None:
-    """Return the pipeline of a model that has states of words."""
+    """Return the pipeline of a model that computes states of words, otherwise None."""
     return None if model.frozen is None else ContextsPipeline(model.name, model.frozen)
 
 

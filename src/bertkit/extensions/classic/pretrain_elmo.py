@@ -1,4 +1,4 @@
-"""Pretraining of an ELMo on a corpus of whole words: Peters et al. 2018, section 3.1."""
+"""Pretraining of an ELMo on a corpus of whole words. Peters et al. 2018, section 3.1."""
 
 from __future__ import annotations
 
@@ -54,15 +54,16 @@ FAMILY = "elmo"
 
 
 class SoftmaxSettings(Settings, frozen=True):
-    """Settings of the softmax."""
+    """Settings of the softmax layer."""
 
     words: Count = 10_000
-    """Number of the most frequent words that the softmax predicts. All other words are one class.
+    """Number of words that the softmax layer predicts, the most frequent words. All other words are
+    one class.
     """
 
 
 class ElmoRun(Settings, frozen=True):
-    """Complete run file of an ELMo."""
+    """Content of the run file of an ELMo."""
 
     family: Literal["elmo"]
     model: ElmoConfig
@@ -73,20 +74,20 @@ class ElmoRun(Settings, frozen=True):
     def __post_init__(self) -> None:
         for name in ("first_window", "z_loss", "zero_init", "label_smoothing", "compile"):
             if getattr(self.train, name):
-                raise ValueError(f"train.{name}: not supported by ELMo; remove it")
+                raise ValueError(f"train.{name}: not supported by ELMo; remove this setting")
 
 
 def read_elmo_run(data: Mapping[str, Any]) -> ElmoRun:
-    """Parse the settings of a run.
+    """Parse the content of a run file.
 
     Args:
         data: The content of the run file.
 
     Raises:
-        ConfigError: If a setting is invalid; with its path.
+        ConfigError: If a setting is invalid. The message contains the path of the setting.
     """
     config = decode(ElmoRun, data)
-    # Unlike options.json, a run file must not contain unknown keys.
+    # A run file must not contain unknown keys, unlike options.json.
     _check_unknown(data.get("model", {}), msgspec.to_builtins(config.model), "model")
     return config
 
@@ -103,20 +104,20 @@ def _check_unknown(given: Any, known: Any, path: str) -> None:
 def pretrain_elmo(
     settings: Mapping[str, Any], *, corpus: Path | str, out: Path, resume: Resume = False
 ) -> dict[str, float]:
-    """Pretrain an ELMo, or resume it, and return the final held-out scores.
+    """Pretrain an ELMo, or resume a run, and return the final scores on held-out text.
 
-    Each sentence is read separately, from the zero state. `out` contains options.json and
-    weights.hdf5 in the published format, and the softmax. Errors are raised before training starts,
-    if possible.
+    Each sentence is read separately, and the LSTMs start from states of zeros. `out` contains
+    options.json and weights.hdf5 in the published format, and the softmax layer. If possible,
+    errors are raised before training starts.
 
     Args:
         settings: The content of the run file.
         corpus: Directory of the corpus.
         out: Output directory.
-        resume: Whether to resume a run.
+        resume: Whether to resume the run in the output directory.
 
     Returns:
-        The scores by name.
+        The scores by their names.
 
     Raises:
         ConfigError: If a setting is invalid.
@@ -134,8 +135,8 @@ def _pretrain(run: Run, settings: Mapping[str, Any], corpus: Path | str) -> dict
     tokenizer = text.tokenizer()
     if not isinstance(tokenizer.core.model, models.WordLevel):
         raise DataError(
-            f"{corpus}: contains subwords, but ELMo requires whole words; train its vocabulary "
-            "with `bertkit tokenizer train --kind words`"
+            f"{corpus}: contains subwords, but ELMo requires whole words; prepare the corpus with "
+            "a vocabulary from `bertkit tokenizer train --kind words`"
         )
     tokenizer.need("bos", "eos", "unk")
     config = read_elmo_run(with_parts(settings, run))
@@ -175,10 +176,10 @@ def _pretrain(run: Run, settings: Mapping[str, Any], corpus: Path | str) -> dict
 
 
 def with_perplexity(scores: Mapping[str, float]) -> dict[str, float]:
-    """Add the perplexity of each direction to the held-out scores.
+    """Add the perplexity of each direction to the scores.
 
     Args:
-        scores: The scores by name.
+        scores: The scores by their names.
     """
     losses = {name: value for name, value in scores.items() if name.endswith("_loss")}
     perplexities = {
@@ -189,7 +190,10 @@ def with_perplexity(scores: Mapping[str, float]) -> dict[str, float]:
 
 
 class _Samples:
-    """Batches of each step, which depend only on its number, and held-out batches."""
+    """Training batches of each step, and batches of held-out text.
+
+    The batches of a step depend only on the number of the step.
+    """
 
     def __init__(
         self, corpus: Corpus, tokenizer: Tokenizer, names: list[str], config: ElmoRun, parts: range
@@ -214,7 +218,7 @@ class _Samples:
         self._evaluated = sentences(volume, documents=held_out, seed=0) if len(held_out) else None
 
     def batches(self, step: int) -> list[Batch]:
-        """Return this process's batches of a step."""
+        """Return the batches that this process computes in a step."""
 
         def batches(first: int, count: int) -> list[Batch]:
             return sentence_batches(self.main.batch(first, count), self.train.max_batch_tokens)
@@ -236,7 +240,7 @@ class _Folder:
     words: list[str]
 
     def show(self, checkpoint: Path, weights: Mapping[str, Tensor]) -> None:
-        """Save the weights of the last checkpoint."""
+        """Save the weights of the last checkpoint in the published format."""
         self.write(weights)
 
     def write(self, weights: Mapping[str, Tensor]) -> None:
@@ -249,7 +253,7 @@ class _Folder:
 
 
 def elmo_variant(name: str, settings: Mapping[str, Any]) -> Variant:
-    """Return the variant of a run file, from its name and settings."""
+    """Return a summary of the model and the run, given the name and content of a run file."""
     run = read_elmo_run(settings)
     config, train = run.model, run.train
     with torch.device("meta"):

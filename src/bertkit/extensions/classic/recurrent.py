@@ -1,4 +1,4 @@
-"""LSTMs over packed sequences, and a learned weighted sum of layers."""
+"""LSTMs that process packed sequences, and a learned weighted sum of layers."""
 
 from __future__ import annotations
 
@@ -11,22 +11,23 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 Cells = tuple[Tensor, Tensor]
-"""Hidden state and cell of each layer.
+"""Hidden states and cells of all layers.
 
-Shapes: (L, S, D) both; (2 L, S, D / 2) for two directions.
+Shapes: both (L, S, D), or both (2L, S, D / 2) if there are two directions.
 """
 
 
 @dataclass(frozen=True)
 class Steps:
-    """Order in which an LSTM reads packed sequences: all first tokens, then all second ones.
+    """Order in which an LSTM reads packed sequences.
 
-    At each step, the longest sequence is first (torch's PackedSequence).
+    It reads the first tokens of all sequences, then the second tokens, and so on. At each step, the
+    longest sequence comes first, as in torch's PackedSequence.
 
     Shapes:
-        tokens: (N,), index of each token in the packed batch.
-        sequences: (S,), order of the sequences.
-        sizes: (steps,), number of tokens at each step, on the host.
+        tokens: (N,), the index of each token in the packed batch, in reading order.
+        sequences: (S,), the indices of the sequences, longest first.
+        sizes: (steps,), the number of tokens at each step, on the CPU.
     """
 
     tokens: Tensor
@@ -37,10 +38,10 @@ class Steps:
     def of(
         lengths: Sequence[int], device: torch.device | None = None, *, backward: bool = False
     ) -> Steps:
-        """Compute the order. The lengths need not be sorted.
+        """Compute the reading order of sequences with these lengths, which need not be sorted.
 
         Args:
-            lengths: Number of tokens of each sequence.
+            lengths: Number of tokens in each sequence.
             device: Device of the result.
             backward: Whether to read each sequence from its end.
         """
@@ -55,7 +56,7 @@ class Steps:
 
 
 class GRU(nn.GRU):
-    """torch's GRU with the interface of its LSTM: the cell has size 0."""
+    """torch's GRU with the interface of torch's LSTM. The cell has size 0."""
 
     def forward(self, x: Any, cells: Cells | None = None) -> Any:  # type: ignore[override]
         out, hidden = super().forward(x, None if cells is None else cells[0])
@@ -65,16 +66,16 @@ class GRU(nn.GRU):
 def run_packed(
     lstm: nn.LSTM | GRU, x: Tensor, lengths: Sequence[int], cells: Cells | None = None
 ) -> tuple[Tensor, Cells]:
-    """Run an LSTM over packed sequences, in any order of lengths.
+    """Run an LSTM over packed sequences, which need not be sorted by length.
 
     Args:
-        lstm: The LSTM.
+        lstm: The LSTM or GRU.
         x: Inputs of all tokens.
-        lengths: Number of tokens of each sequence.
+        lengths: Number of tokens in each sequence.
         cells: Initial states. Default: zeros.
 
     Returns:
-        The outputs, and the final states.
+        The outputs for all tokens, and the final states.
 
     Shapes:
         x: (N, inputs).
@@ -87,9 +88,9 @@ def run_packed(
 
 
 class ProjectedLSTM(nn.Module):
-    """Unidirectional LSTM with projected outputs, and with clipping of cells and outputs.
+    """Unidirectional LSTM that projects its outputs, and can clip its cells and outputs.
 
-    Without clipping, it is torch's `LSTM(inputs, width, proj_size=outputs)` with one bias.
+    Without clipping, it equals torch's `LSTM(inputs, width, proj_size=outputs)` with one bias.
     Source: Sak et al. 2014, "Long short-term memory recurrent neural network architectures",
     section 2.
     """
@@ -115,12 +116,12 @@ class ProjectedLSTM(nn.Module):
         """Process tokens in the order of `Steps`.
 
         Args:
-            x: Inputs.
+            x: Inputs of the tokens.
             sizes: Number of tokens at each step.
-            state: Initial outputs and cells of each sequence.
+            state: Initial output and cell of each sequence, longest sequence first.
 
         Returns:
-            The outputs, and the final state of each sequence.
+            The outputs for all tokens, and the final output and cell of each sequence.
 
         Shapes:
             x: (N, inputs).
@@ -130,7 +131,7 @@ class ProjectedLSTM(nn.Module):
         output, cell = state
         outputs = []
         for gates in self.input(x).split(list(sizes)):
-            # The longest sequences are first. The sequences after `count` have ended.
+            # The longest sequences are first, so only the first `count` sequences have not ended.
             count = len(gates)
             new_output, new_cell = self._step(gates, output[:count], cell[:count])
             output = torch.cat([new_output, output[count:]])
@@ -151,9 +152,10 @@ def _clip(x: Tensor, limit: float | None) -> Tensor:
 
 
 class ScalarMix(nn.Module):
-    """Weighted sum of layers, γ Σ softmax(s)_j h_j, with learned s and γ.
+    """Weighted sum of layers, γ Σ softmax(s)_j h_j, where s and γ are learned.
 
-    Initially, it is the mean. Source: Peters et al. 2018 (ELMo), equation 1.
+    With the initial values, it is the mean of the layers. Source: Peters et al. 2018 (ELMo),
+    equation 1.
 
     Shapes:
         states: (J, N, D).
@@ -170,10 +172,10 @@ class ScalarMix(nn.Module):
         return out
 
     def layer_weights(self, layers: Sequence[int]) -> dict[str, float]:
-        """Return the learned weight of each layer, which add up to 1, and the scale γ.
+        """Return the learned weights of the layers, which add up to 1, and the scale γ.
 
         Args:
-            layers: Numbers of the layers.
+            layers: Number of each layer, for the names in the result; 0 is the embedding layer.
         """
         weights = self.scores.detach().softmax(0).tolist()
         names = (str(layer or "embeddings") for layer in layers)

@@ -10,18 +10,20 @@ from bertkit.models.config import EncoderConfig
 
 
 class RecurrentSettings(Settings, frozen=True):
-    """Layers, direction and attention. Hochreiter & Schmidhuber 1997."""
+    """Settings for the type of layers, the direction, and the attention."""
 
     cell: Literal["lstm", "gru"] = "lstm"
-    """Type of the layers: LSTMs, or GRUs, which have no separate cell (Cho et al. 2014)."""
+    """Type of the layers: lstm (Hochreiter & Schmidhuber 1997) or gru, which has no separate cell
+    (Cho et al. 2014)."""
     direction: Literal["forward", "backward", "both"] = "backward"
-    """Direction of the encoder: right-to-left (Sutskever et al. 2014, 3.3), left-to-right, or both,
-    each with half of the hidden size (Bahdanau et al. 2015).
+    """Direction in which the encoder reads: forward, backward (Sutskever et al. 2014, section 3.3),
+    or both, each with half of the hidden size (Bahdanau et al. 2015).
     """
     attention: Literal["none", "context", "luong", "bahdanau"] = "none"
-    """Input of the decoder from the source, in addition to its initial state: none (Sutskever et
-    al. 2014), the last encoder state at each step (Cho et al. 2014), or attention to all states,
-    after the LSTM (Luong et al. 2015) or before it (Bahdanau et al. 2015).
+    """Input that the decoder gets from the source, in addition to its initial state. none: no input
+    (Sutskever et al. 2014). context: the last encoder state at each step (Cho et al. 2014). luong
+    and bahdanau: attention to all encoder states, computed after the LSTM (Luong et al. 2015) or
+    before it (Bahdanau et al. 2015).
     """
 
 
@@ -44,13 +46,13 @@ class RecurrentConfig(EncoderConfig, frozen=True):
         super().check_decoder(decoder)
         if isinstance(decoder, RecurrentConfig) and decoder.recurrent != self.recurrent:
             raise ConfigError(
-                "decoder.recurrent: the decoder shares these settings with the encoder; set "
-                "model.recurrent only"
+                "decoder.recurrent: the decoder shares these settings with the encoder; set only "
+                "model.recurrent"
             )
         if decoder.layers != self.layers:
             raise ConfigError(
-                f"decoder.layers must be {self.layers}, as in the encoder whose states its layers "
-                f"start from, got {decoder.layers}"
+                f"decoder.layers must be {self.layers}, as in the encoder, because each layer "
+                f"starts from the state of an encoder layer, got {decoder.layers}"
             )
 
     @property
@@ -63,13 +65,13 @@ class RecurrentConfig(EncoderConfig, frozen=True):
 
     @property
     def embedding_std(self) -> float:
-        # The embedding multiplied by √D then has unit variance. With smaller values, LSTMs train
-        # slowly.
+        # With this value, embeddings that are multiplied by √D have unit variance. With smaller
+        # values, LSTMs train slowly.
         return float(self.hidden**-0.5)
 
 
 class WordFeaturesConfig(RecurrentConfig, frozen=True):
-    """Settings of a BiLSTM over frozen features."""
+    """Settings of a BiLSTM on frozen features."""
 
     features: str = "mix:0"
-    """Frozen hidden states that are the input of the BiLSTM."""
+    """Layers whose frozen hidden states are the input of the BiLSTM."""

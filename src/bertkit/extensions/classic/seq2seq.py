@@ -1,7 +1,8 @@
-"""LSTM or GRU encoder and decoder, with or without attention.
+"""Encoders and decoders with LSTMs or GRUs, with or without attention.
 
-Source: Sutskever et al. 2014; Cho et al. 2014; Bahdanau et al. 2015; Luong et al. 2015. Like in
-bertkit's Transformer, encoder, decoder and LM head share one token embedding (Press & Wolf 2017).
+Sources: Sutskever et al. 2014; Cho et al. 2014; Bahdanau et al. 2015; Luong et al. 2015. As in
+bertkit's Transformer, the encoder, the decoder and the LM head share one token embedding (Press &
+Wolf 2017).
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ class Encoded(NamedTuple):
     """Output of an encoder.
 
     Shapes:
-        states: (N, D), of the last layer.
-        cells: (L, S, D), final states of each layer.
+        states: (N, D), the states of the last layer.
+        cells: both (L, S, D), the final hidden states and cells of each layer.
     """
 
     states: Tensor
@@ -35,7 +36,11 @@ class Encoded(NamedTuple):
 
 
 class RecurrentEncoder(Encoder):
-    """LSTM or GRU encoder of packed tokens. Shapes: a batch of N tokens -> (N, D)."""
+    """Encoder with LSTM or GRU layers.
+
+    Shapes:
+        batch: N packed tokens; returns (N, D).
+    """
 
     def __init__(self, config: RecurrentConfig) -> None:
         super().__init__()
@@ -52,18 +57,22 @@ class RecurrentEncoder(Encoder):
         return self.read(source)
 
     def final_states(self, batch: Batch) -> Tensor:
-        """Return the states of the last layer that a decoder starts from. Shapes: (S, D)."""
+        """Compute the final states of the last layer, from which a decoder starts.
+
+        Shapes:
+            Returns (S, D).
+        """
         return self.read(batch).cells[0][-1]
 
     def read(self, batch: Batch, cells: Cells | None = None) -> Encoded:
-        """Compute the states, and the final states, from which a decoder starts.
+        """Compute the states of all tokens, and the final states, from which a decoder starts.
 
         Args:
             batch: The batch.
-            cells: Initial states (L, S, D) of a left-to-right encoder. Default: zeros.
+            cells: Initial states of a left-to-right encoder, both (L, S, D). Default: zeros.
 
         Returns:
-            The states. Both directions are concatenated.
+            The states. If the encoder has two directions, their states are concatenated.
         """
         x, layout = self.embedding(batch), batch.layout
         assert isinstance(layout, Packed)
@@ -77,21 +86,25 @@ class RecurrentEncoder(Encoder):
         return Encoded(self.dropout(out), (hidden, cell))
 
     def begin(self, batch: Batch, memory: None = None) -> tuple[Tensor, RecurrentState]:
-        """Return the states of the batch's tokens and the state after each sequence."""
+        """Compute the states of all tokens in a batch, and the state after each sequence."""
         states, cells = self.read(batch)
         return states, RecurrentState(cells)
 
     def step(self, state: RecurrentState, ids: Tensor) -> Tensor:
-        """Return the states of C more tokens of each sequence. Shapes: (R, C) -> (R, C, D)."""
+        """Process C more tokens of each sequence, and return their states.
+
+        Shapes:
+            ids: (R, C); returns (R, C, D).
+        """
         return _read_steps(state, ids, self.read)
 
 
 class SourceStates(NamedTuple):
-    """Source states that a decoder attends to, one row per generated sequence.
+    """Source states that a decoder attends to, with one row per generated sequence.
 
     Shapes:
         states: (R, T, D).
-        keys: (R, T, D), the input of the score function.
+        keys: (R, T, D), the keys for the score function.
         real: (R, T), False for padding.
     """
 
@@ -100,17 +113,17 @@ class SourceStates(NamedTuple):
     real: Tensor
 
     def rows(self, rows: Tensor | slice) -> SourceStates:
-        """Select sequences, in this order."""
+        """Return the sources of the sequences with these indices, in this order."""
         return SourceStates(*(part[rows] for part in self))
 
     def joined(self, other: SourceStates) -> SourceStates:
-        """Append the sources of other sequences, padded to the longest source."""
+        """Return these sources followed by other sources, padded to the length of the longest."""
         pairs = zip(self, other, strict=True)
         return SourceStates(*(pad_sequence([*a, *b], batch_first=True) for a, b in pairs))
 
 
 class RecurrentState:
-    """Cells of the sequences that LSTMs generate, and the states that a decoder attends to."""
+    """State between two decoding steps: the cells of each sequence, and the attended sources."""
 
     def __init__(self, cells: Cells, sources: SourceStates | None = None) -> None:
         self.cells, self.sources = cells, sources
@@ -118,25 +131,32 @@ class RecurrentState:
         """Cells after each token of the last step."""
 
     def advance(self, counts: Tensor) -> None:
-        """Keep this number of tokens of each sequence from the last step. Shapes: (R,)."""
+        """Keep only the first `counts` tokens of each sequence in the last step.
+
+        Shapes:
+            counts: (R,).
+        """
         rows = torch.arange(len(counts), device=counts.device)
         steps = zip(self.cells, *self.steps, strict=True)
         hidden, cell = (torch.stack(part)[counts, :, rows].transpose(0, 1) for part in steps)
         self.cells, self.steps = (hidden.contiguous(), cell.contiguous()), []
 
     def keep(self, rows: Tensor) -> None:
-        """Select sequences, in this order; an index may occur twice."""
+        """Keep only the sequences with these indices, in this order.
+
+        An index may occur repeatedly.
+        """
         self.cells = self.cells[0][:, rows], self.cells[1][:, rows]
         self.sources = None if self.sources is None else self.sources.rows(rows)
 
     def branch(self, beams: int) -> RecurrentState:
-        """Repeat each sequence `beams` times, as neighbors."""
+        """Repeat each sequence `beams` times. The copies of a sequence are adjacent."""
         rows = torch.arange(self.cells[0].shape[1], device=self.cells[0].device)
         self.keep(rows.repeat_interleave(beams))
         return self
 
     def join(self, other: RecurrentState) -> None:
-        """Append the sequences of another state."""
+        """Append the sequences of another state to this state."""
         hidden, cell = (torch.cat(part, 1) for part in zip(self.cells, other.cells, strict=True))
         self.cells = hidden, cell
         if self.sources is not None and other.sources is not None:
@@ -146,7 +166,11 @@ class RecurrentState:
 def _read_steps(
     state: RecurrentState, ids: Tensor, read: Callable[[Batch, Cells], tuple[Tensor, Cells]]
 ) -> Tensor:
-    """Read C tokens of each sequence, one after another. Shapes: (R, C) -> (R, C, D)."""
+    """Process C tokens of each sequence one after another, and return their states.
+
+    Shapes:
+        ids: (R, C); returns (R, C, D).
+    """
     cells, columns = state.cells, []
     layout, state.steps = Packed.of([1] * len(ids)).to(ids.device), []
     for column in ids.T:
@@ -157,19 +181,23 @@ def _read_steps(
 
 
 class GeneralScore(nn.Module):
-    """h_t W_a h̄_s. Luong et al. 2015, equation 8, "general"."""
+    """Attention score h_t W_a h̄_s. Luong et al. 2015, equation 8, "general"."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
         self.key = nn.Linear(width, width, bias=False)
 
     def forward(self, queries: Tensor, keys: Tensor) -> Tensor:
-        """Compute the scores. Shapes: queries (R, C, D), keys (R, T, D) -> (R, C, T)."""
+        """Compute the score of each query and key.
+
+        Shapes:
+            queries: (R, C, D); keys: (R, T, D); returns (R, C, T).
+        """
         return queries @ keys.mT
 
 
 class AdditiveScore(nn.Module):
-    """v_a tanh(W_a s_{i-1} + U_a h_j). Bahdanau et al. 2015, A.1.2."""
+    """Attention score v_a tanh(W_a s_{i-1} + U_a h_j). Bahdanau et al. 2015, A.1.2."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -178,7 +206,11 @@ class AdditiveScore(nn.Module):
         self.out = nn.Linear(width, 1, bias=False)
 
     def forward(self, queries: Tensor, keys: Tensor) -> Tensor:
-        """Compute the scores. Shapes: queries (R, C, D), keys (R, T, D) -> (R, C, T)."""
+        """Compute the score of each query and key.
+
+        Shapes:
+            queries: (R, C, D); keys: (R, T, D); returns (R, C, T).
+        """
         hidden = torch.tanh(self.query(queries)[:, :, None] + keys[:, None])
         scores: Tensor = self.out(hidden).squeeze(-1)
         return scores
@@ -188,17 +220,17 @@ SCORES: dict[str, Any] = {"luong": GeneralScore, "bahdanau": AdditiveScore}
 
 
 class RecurrentDecoder(Encoder):
-    """LSTM or GRU decoder, which starts from the final states of an encoder.
+    """Decoder with LSTM or GRU layers, which starts from the final states of an encoder.
 
-    With a context c_t, its output is tanh(W_c [c_t; h_t]): Luong et al. 2015, equation 5. A `trace`
-    collects the attention weights as one layer with one head.
+    If the decoder has a context c_t, its output is tanh(W_c [c_t; h_t]) (Luong et al. 2015,
+    equation 5). A `trace` records the attention weights as one layer with one head.
 
-    The decoders of Bahdanau et al. and Cho et al. start from a projection of the last state and
-    predict words with a maxout layer. Here, all four decoders are the same except for their
-    context.
+    In their papers, the decoders of Bahdanau et al. and Cho et al. start from a projection of the
+    last encoder state, and predict words with a maxout layer. Here, the four types of decoders
+    differ only in their context.
 
     Shapes:
-        A batch of N tokens -> (N, D).
+        batch: N packed tokens; returns (N, D).
     """
 
     def __init__(self, config: RecurrentConfig) -> None:
@@ -219,7 +251,10 @@ class RecurrentDecoder(Encoder):
         return self.begin(batch, memory, trace)[0]
 
     def start(self, batch: Batch, memory: Encoded) -> tuple[SourceStates | None, Cells]:
-        """Return the source states and initial states, in the order of the batch's sequences."""
+        """Return the source states and the initial states of the sequences in a batch.
+
+        Both are in the order of the sequences.
+        """
         assert batch.source is not None
         layout, (hidden, cell) = batch.source.layout, memory.cells
         order = batch.source_order
@@ -242,16 +277,16 @@ class RecurrentDecoder(Encoder):
     def read(
         self, batch: Batch, sources: SourceStates | None, cells: Cells, trace: Trace | None = None
     ) -> tuple[Tensor, Cells]:
-        """Compute the states of the batch's tokens, and the state after each sequence.
+        """Compute the states of all tokens in a batch, and the state after each sequence.
 
         Args:
             batch: N tokens of R sequences.
-            sources: Source states of R sequences.
-            cells: Initial states (L, R, D).
-            trace: Collector of attention weights.
+            sources: Source states for the R sequences.
+            cells: Initial states, both (L, R, D).
+            trace: Object that records the attention weights. Default: they are not recorded.
 
         Shapes:
-            returns: (N, D), and (L, R, D).
+            returns: (N, D), and both states (L, R, D).
         """
         x, layout = self.embedding(batch), batch.layout
         assert isinstance(layout, Packed)
@@ -282,20 +317,24 @@ class RecurrentDecoder(Encoder):
     def begin(
         self, batch: Batch, memory: Encoded, trace: Trace | None = None
     ) -> tuple[Tensor, RecurrentState]:
-        """Return the states of the batch's tokens and the state after each sequence."""
+        """Compute the states of all tokens in a batch, and the state after each sequence."""
         sources, cells = self.start(batch, memory)
         states, cells = self.read(batch, sources, cells, trace)
         return states, RecurrentState(cells, sources)
 
     def step(self, state: RecurrentState, ids: Tensor) -> Tensor:
-        """Return the states of C more tokens of each sequence. Shapes: (R, C) -> (R, C, D)."""
+        """Process C more tokens of each sequence, and return their states.
+
+        Shapes:
+            ids: (R, C); returns (R, C, D).
+        """
         return _read_steps(state, ids, lambda batch, cells: self.read(batch, state.sources, cells))
 
     def _attend(self, queries: Tensor, sources: SourceStates) -> tuple[Tensor, Tensor]:
-        """Return the weighted sum of source states for each query, and the attention weights.
+        """Compute the weighted sum of source states for each query, and the attention weights.
 
         Shapes:
-            (R, C, D) -> (R, C, D), (R, C, T).
+            queries: (R, C, D); returns (R, C, D) and (R, C, T).
         """
         assert self.score is not None
         scores = self.score(queries, sources.keys).masked_fill(~sources.real[:, None], -torch.inf)
@@ -305,14 +344,15 @@ class RecurrentDecoder(Encoder):
     def _attend_per_step(
         self, x: Tensor, layout: Packed, sources: SourceStates, cells: Cells
     ) -> tuple[Tensor, Tensor, Tensor, Cells]:
-        """Run the LSTM token by token, with attention before each step.
+        """Run the LSTM token by token. Attention is computed before each token.
 
         Returns:
-            Outputs, contexts and weights of all tokens, and the state after each sequence.
+            The outputs, contexts and attention weights of all tokens, and the state after each
+            sequence.
         """
         final_cells, parts, indices, done = [], [], [], 0
         for step in range(layout.longest):
-            # Sequences are sorted by length, so the first ones end first.
+            # Sequences are sorted by length, so the first sequences end first.
             finished = layout.count_up_to(step) - done
             if finished:
                 final_cells.append([part[:, :finished] for part in cells])
@@ -331,7 +371,7 @@ class RecurrentDecoder(Encoder):
 
 
 def _lstm(config: RecurrentConfig, inputs: int, *, bidirectional: bool = False) -> nn.LSTM | GRU:
-    # torch warns about dropout with one layer.
+    # torch prints a warning if dropout is set for a single layer.
     dropout = config.dropout if config.layers > 1 else 0.0
     width = config.hidden // 2 if bidirectional else config.hidden
     layer_type = nn.LSTM if config.recurrent.cell == "lstm" else GRU
@@ -339,6 +379,10 @@ def _lstm(config: RecurrentConfig, inputs: int, *, bidirectional: bool = False) 
 
 
 def _concat_directions(cells: Tensor, layers: int) -> Tensor:
-    """Concatenate both directions of each layer. Shapes: (L · 2, S, D / 2) -> (L, S, D)."""
+    """Concatenate the states of both directions in each layer.
+
+    Shapes:
+        cells: (2L, S, D / 2), or (L, S, D) for one direction; returns (L, S, D).
+    """
     split: Tensor = cells.view(layers, len(cells) // layers, *cells.shape[1:])
     return split.transpose(1, 2).flatten(2)

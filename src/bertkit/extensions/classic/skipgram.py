@@ -1,4 +1,4 @@
-"""Skip-gram with negative sampling (word2vec).
+"""Training of word vectors with skip-gram and negative sampling (word2vec).
 
 Source: Mikolov et al. 2013, "Distributed representations of words and phrases and their
 compositionality", sections 2.2 and 2.3.
@@ -25,52 +25,54 @@ from bertkit.extensions.classic.word_vectors import tokens
 from bertkit.progress import progress
 
 WORDS_PER_ROW = 64
-"""Number of consecutive words whose pairs are scored by one matmul."""
+"""Number of consecutive words whose pairs are scored with one matrix multiplication."""
 
 NOISE_WORDS = 64
-"""Number of noise words that all pairs of a row share; they are weighted to count as `negatives`.
-"""
+"""Number of noise words that all pairs in a row share. They are weighted as if each pair had
+`negatives` noise words."""
 
 MAX_PAIRS_PER_WORD = 100
-"""Maximum number of pairs of a step that update a word with full weight.
+"""Maximum number of pairs in a step that update a word with full weight.
 
-The gradients of a step are summed for each vector. Without the limit, the sums for words such as
-"the" would overshoot and diverge.
+The gradients of a step are summed for each vector. Without this limit, the sums for frequent words
+such as "the" would be so large that training diverges.
 """
 
 
 class Skipgram(Settings, frozen=True):
-    """Skip-gram with negative sampling; the defaults suit small corpora."""
+    """Settings of skip-gram with negative sampling. The defaults suit small corpora."""
 
     width: Count = 100
     """Number of dimensions of a vector, D."""
     window: Count = 5
-    """Maximum distance of a context word. Each center word samples its window from 1 to this."""
+    """Maximum distance between a word and its context words. For each word, the distance is sampled
+    from 1 to this value."""
     min_count: Count = 5
-    """Minimum count of a word. Rarer words are removed from the text."""
+    """Minimum number of occurrences of a word. Words that occur less often are removed from the
+    text."""
     negatives: Count = 5
     """Number of noise words per context word."""
     subsample: Annotated[float, Meta(gt=0.0, le=1.0)] = 1e-3
-    """Frequency from which words are subsampled, as a fraction of the text."""
+    """Relative frequency above which occurrences of a word are randomly skipped."""
     epochs: Count = 3
     """Number of passes over the text."""
     learning_rate: Positive = 0.025
     """Initial learning rate, which decreases linearly to 0."""
     seed: Seed = 0
-    """Seed of the initial vectors, and of all sampling."""
+    """Random seed for the initial vectors and all sampling."""
     batch: Count = 512
-    """Number of words per step, each with about `window` + 1 pairs. Rounded up to a multiple of 64.
-    """
+    """Number of words per step, rounded up to a multiple of 64. Each word has about `window` + 1
+    pairs."""
 
 
 @dataclass(frozen=True, eq=False)
 class Text:
-    """Frequent words of the files, most frequent first.
+    """Text as word ids. Rare words are removed, and the most frequent word has the id 0.
 
     Shapes:
-        counts: (V,).
-        ids: (N,), each word of the text.
-        document: (N,), the number of its document.
+        counts: (V,), the number of occurrences of each word.
+        ids: (N,), the id of each word in the text.
+        document: (N,), the number of the document that contains each word in the text.
     """
 
     words: list[str]
@@ -80,11 +82,11 @@ class Text:
 
 
 def read_text(paths: Sequence[Path], min_count: int) -> Text:
-    """Read the frequent words of files.
+    """Read the text of files, without rare words.
 
     Args:
         paths: The files.
-        min_count: Minimum count of a word.
+        min_count: Minimum number of occurrences of a word.
 
     Raises:
         DataError: If fewer than two words are frequent enough.
@@ -121,17 +123,17 @@ def read_text(paths: Sequence[Path], min_count: int) -> Text:
 
 
 def learn(text: Text, settings: Skipgram) -> NDArray[np.float32]:
-    """Train the input vectors.
+    """Train word vectors on a text.
 
     Args:
         text: The text.
-        settings: Settings.
+        settings: Training settings.
 
     Returns:
-        The vectors.
+        The vector of each word.
 
     Raises:
-        TrainingError: If the vectors diverge.
+        TrainingError: If training diverges.
 
     Shapes:
         returns: (V, D).
@@ -169,8 +171,8 @@ def learn(text: Text, settings: Skipgram) -> NDArray[np.float32]:
                 bar.update(task, completed=start + len(rows))
             if not torch.isfinite(inputs).all():
                 raise TrainingError(
-                    f"training diverged: learning_rate = {settings.learning_rate:g} is too large "
-                    f"for batch = {settings.batch}; reduce one of them"
+                    f"training diverged: learning_rate = {settings.learning_rate:g} is too high "
+                    f"for batch = {settings.batch}; reduce learning_rate or batch"
                 )
     return inputs.numpy()
 
@@ -178,12 +180,13 @@ def learn(text: Text, settings: Skipgram) -> NDArray[np.float32]:
 def _rows(
     text: Text, keep: NDArray[np.float32], window: int, random: np.random.Generator
 ) -> tuple[Tensor, Tensor]:
-    """Return the subsampled text in rows of ROW words, each with its neighbors on both sides.
+    """Subsample the text, and split it into rows of ROW words.
 
-    `document` is -1 outside of the text.
+    Each row also contains the `window` words before it and after it. Positions before the start and
+    after the end of the text have the document number -1.
 
     Shapes:
-        words, document: (rows, window + ROW + window).
+        Returns words and document numbers, both (rows, window + ROW + window).
     """
     mask = random.random(len(text.ids), np.float32) < keep[text.ids]
     ids, document = text.ids[mask], text.document[mask]
@@ -197,7 +200,9 @@ def _rows(
 
 
 def _pairs(document: Tensor, window: int, random: np.random.Generator) -> Tensor:
-    """Return 1 for pairs of a center and a context word within the window and document.
+    """Return 1 for each pair of a center word and a word in its window, otherwise 0.
+
+    Both words must be in the same document.
 
     Shapes:
         document: (R, window + ROW + window).
@@ -222,12 +227,12 @@ def _step(
     negatives: int,
     rate: float,
 ) -> None:
-    """Take one step of gradient ascent on equation 4 of the paper, in place.
+    """Update the vectors in place with one step of gradient ascent on equation 4 of the paper.
 
     Shapes:
         inputs, outputs: (V, D).
-        words: (R, C), rows with their neighbors.
-        noise: (R, NOISE).
+        words: (R, C), rows of words with their neighbors.
+        noise: (R, NOISE), the noise words of each row.
         pairs: (R, ROW, C).
     """
     window = (words.shape[1] - WORDS_PER_ROW) // 2
@@ -245,7 +250,11 @@ def _step(
 
 
 def _add(table: Tensor, rows: Tensor, change: Tensor, weight: Tensor) -> None:
-    """Add changes to rows of a table; limit the change of a row to `MAX_PAIRS_PER_WORD` pairs."""
+    """Add changes to rows of a table, in place.
+
+    The sum of changes to a row is scaled down if it comes from more than `MAX_PAIRS_PER_WORD`
+    pairs.
+    """
     total = torch.zeros(len(table)).index_add_(0, rows, weight.view(-1))
     change *= (MAX_PAIRS_PER_WORD / total[rows].clamp_(min=MAX_PAIRS_PER_WORD)).view(
         *weight.shape, 1

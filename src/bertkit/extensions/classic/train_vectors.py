@@ -17,23 +17,23 @@ from bertkit.storage import check_unused
 def train_vectors(
     texts: Sequence[Path], /, *, out: Path, settings: Skipgram | None = None
 ) -> Vectors:
-    """Train static word vectors on text (skip-gram).
+    """Train static word vectors on texts with the skip-gram model.
 
-    The text is stored in memory, with four bytes per word. The same files, settings and machine
-    produce the same file. The output is written only after training.
+    The texts are kept in memory, with four bytes per word. On one machine, the same files and
+    settings always produce the same vectors. The output is written only after training.
 
     Args:
-        texts: Files or directories of .txt, .jsonl or .parquet, also .gz.
-        out: Output file in word2vec's text format, .txt or .txt.gz. Must not exist.
-        settings: Settings of the training. Default: `Skipgram()`.
+        texts: Files or directories with texts (.txt, .jsonl or .parquet, also .gz).
+        out: Output file in the text format of word2vec, .txt or .txt.gz. Must not exist.
+        settings: Training settings. Default: `Skipgram()`.
 
     Returns:
         The vectors.
 
     Raises:
         ConfigError: If `out` exists.
-        DataError: If a text cannot be read, or too few words are frequent enough.
-        TrainingError: If the vectors diverge.
+        DataError: If a file cannot be read, or fewer than two words are frequent enough.
+        TrainingError: If training diverges.
     """
     settings = settings or Skipgram()
     check_unused(out)
@@ -49,18 +49,18 @@ def train_vectors(
 
 
 def word_similarity(vectors: Vectors, path: Path) -> dict[str, float]:
-    """Compute the rank correlation of cosine similarities and human scores of word pairs.
+    """Compute the rank correlation between cosine similarities and human scores of word pairs.
 
     Args:
-        vectors: The vectors.
-        path: Pairs with scores (WordSim-353, SimLex-999).
+        vectors: The word vectors.
+        path: File with word pairs and their scores (WordSim-353, SimLex-999).
 
     Returns:
-        `spearman`, the number of `pairs` it was computed from, and the number of pairs that are
-        `missing` because a word has no vector.
+        The correlation `spearman`, the number of `pairs` from which it was computed, and the number
+        of pairs that are `missing` because a word has no vector.
 
     Raises:
-        DataError: If a row is invalid, or if no pair has vectors.
+        DataError: If a row is invalid, or if there is no pair in which both words have a vector.
     """
     scores = words.word_similarity(FrozenVectors(vectors), path)
     (spearman,), missing = scores["spearman"], scores.get("missing", 0)

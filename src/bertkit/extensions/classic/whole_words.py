@@ -1,4 +1,4 @@
-"""Sentences of a corpus of whole words, and the targets of ELMo."""
+"""Training samples for ELMo: the sentences of a corpus of whole words."""
 
 from __future__ import annotations
 
@@ -21,7 +21,12 @@ Ids = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Sentence:
-    """Sentence with its beginning and end. Shapes: ids (T, characters); words (T,)."""
+    """Sentence, including markers for its beginning and end.
+
+    Shapes:
+        ids: (T, characters), the character ids of each word.
+        words: (T,), the word ids.
+    """
 
     ids: Ids
     words: Ids
@@ -32,16 +37,16 @@ class Sentence:
 
 
 class WholeWordSentences(Shuffled[Sentence]):
-    """Sentences of some documents, each a separate sample.
+    """Sentences of documents, where each sentence is a separate sample.
 
     Args:
         corpus: The corpus.
-        names: Words by their ids.
+        names: The word with each id.
         marks: Ids of the beginning and end of a sentence, and of unknown words.
-        size: Number of words of the softmax. Other words are unknown words.
+        size: Number of words that the softmax layer predicts. All other words count as unknown.
         characters: Number of character ids per word.
-        documents: Indices of the documents. Default: all.
-        seed: Seed of the order.
+        documents: Indices of the documents to use. Default: all.
+        seed: Random seed for the order of the sentences.
 
     Raises:
         DataError: If the documents contain no text.
@@ -65,17 +70,17 @@ class WholeWordSentences(Shuffled[Sentence]):
         sentences = [np.arange(starts[d], starts[d + 1]) for d in documents]
         self.numbers = np.concatenate(sentences) if sentences else np.empty(0, np.int64)
         if not len(self.numbers):
-            raise DataError(f"{corpus.folder}: contains no text for samples")
+            raise DataError(f"{corpus.folder}: contains no text to train on; prepare other files")
         character_ids = sentence_ids(names, characters)
         self._character_ids: NDArray[Any] = character_ids[1:-1].astype(np.uint16)
         self._character_ids[[self.begin, self.end]] = character_ids[[0, -1]]
 
     def __len__(self) -> int:
-        """Return the number of sentences of one epoch."""
+        """Return the number of sentences per epoch."""
         return len(self.numbers)
 
     def sample(self, epoch: int, index: int) -> Sentence:
-        """Return a sentence, which is the same in every epoch."""
+        """Return a sentence. It is the same in every epoch."""
         number = int(self.numbers[index])
         text = self.corpus.slice(number, number + 1).astype(np.int64)
         words = np.concatenate([[self.begin], text, [self.end]])
@@ -84,11 +89,11 @@ class WholeWordSentences(Shuffled[Sentence]):
 
 
 def sentence_batches(sentences: Sequence[Sentence], max_batch_tokens: int) -> list[Batch]:
-    """Pack sentences into batches of at most `max_batch_tokens` words, shortest first.
+    """Pack sentences into batches of at most `max_batch_tokens` words, shortest sentences first.
 
     Args:
         sentences: The sentences.
-        max_batch_tokens: Maximum number of words of a batch.
+        max_batch_tokens: Maximum number of words in a batch.
     """
     groups = by_length([len(sentence.words) for sentence in sentences], max_batch_tokens)
     return [_batch([sentences[index] for index in group]) for group in groups]

@@ -1,6 +1,6 @@
 """BiLSTM on frozen features: hidden states of a Transformer or an ELMo, and word vectors.
 
-Source: Peters et al. 2018, section 3.2; Conneau et al. 2017 (InferSent), section 3; Devlin et al.
+Sources: Peters et al. 2018, section 3.2; Conneau et al. 2017 (InferSent), section 3; Devlin et al.
 2019, section 5.3.
 """
 
@@ -43,22 +43,23 @@ from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.word_splitting import word_splitter
 
 LENGTH = 512
-"""Default maximum number of tokens of a text, with `BEGIN` and `END`; models have no maximum."""
+"""Default maximum number of tokens in a text, including `BEGIN` and `END`. The models themselves
+have no maximum."""
 
 VECTORS = ("vectors.txt", "vectors.txt.gz")
-"""Possible names of the file with word vectors in a directory."""
+"""Possible names of the file that contains the word vectors of a model directory."""
 
 BEGIN, END = "<S>", "</S>"
 """Tokens before and after each text."""
 
 
 class WordFeatures(FrozenFeatures):
-    """States of an ELMo and word vectors.
+    """Frozen features of words: the states of an ELMo, word vectors, or both.
 
     Args:
         elmo: The ELMo, if any.
         vectors: The word vectors, if any.
-        files: The files of both, by their names in a model directory.
+        files: Paths of the files of both, by their names in a model directory.
     """
 
     def __init__(
@@ -76,10 +77,10 @@ class WordFeatures(FrozenFeatures):
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Load the ELMo and the word vectors of a directory, or a file of word vectors.
+        """Load the ELMo and the word vectors in a directory, or a single file of word vectors.
 
         Raises:
-            CheckpointError: If the directory contains neither.
+            CheckpointError: If the directory contains neither an ELMo nor word vectors.
         """
         if not path.is_dir():
             return cls(None, Vectors.load(path), {VECTORS[path.suffix == ".gz"]: path})
@@ -92,8 +93,8 @@ class WordFeatures(FrozenFeatures):
             files |= {p.removeprefix("*"): only_file(path, p) for p in (OPTIONS, WEIGHTS)}
         if not files:
             raise CheckpointError(
-                f"{path}: contains no Transformer, ELMo, or word vectors as frozen features; use a "
-                "model directory with all of its weights"
+                f"{path}: contains no Transformer, ELMo, or word vectors to compute features with; "
+                "use a model directory with all of its weights"
             )
         return cls(elmo, vectors[0] if vectors else None, files)
 
@@ -101,13 +102,16 @@ class WordFeatures(FrozenFeatures):
         return WordTokenizer(self, source)
 
     def ids(self, words: Sequence[str]) -> NDArray[np.int64]:
-        """Return the character ids of each word of a text, and its row in the word vectors.
+        """Return the character ids of each word in a text, and its row in the table of vectors.
+
+        Row numbers are increased by 1. The value 0 means that the word has no vector.
 
         Args:
-            words: The words between `BEGIN` and `END`.
+            words: The words of the text, without `BEGIN` and `END`.
 
         Shapes:
-            returns: (W + 2, characters + 1), without the columns of missing features.
+            returns: (W + 2, characters + 1). Without an ELMo or word vectors, its columns are
+                missing.
         """
         columns = []
         if self.elmo is not None:
@@ -120,7 +124,7 @@ class WordFeatures(FrozenFeatures):
 
     @torch.no_grad()
     def compute(self, batch: Batch, choice: LayerChoice, device: torch.device) -> Tensor:
-        """Compute the features on the CPU. The ELMo encodes the texts of a pair separately."""
+        """Compute the features on the CPU. The ELMo encodes the two texts of a pair separately."""
         ids, parts = batch.ids.cpu(), []
         if self.elmo is not None:
             states, _ = self.elmo(ids[:, : self.characters], text_lengths(batch))
@@ -134,17 +138,21 @@ class WordFeatures(FrozenFeatures):
 
 
 def text_lengths(batch: Batch) -> list[int]:
-    """Return the number of tokens of each text; a pair has two texts."""
+    """Return the number of tokens in each text of a batch. A pair counts as two texts."""
     texts = 2 * batch.layout.sequence_ids + batch.types
     lengths: list[int] = texts.unique_consecutive(return_counts=True)[1].tolist()
     return lengths
 
 
 class WordTokenizer(Tokenizer):
-    """Tokenizer of words, whose ids are the input of `WordFeatures`. Shapes: ids (T, C)."""
+    """Tokenizer that splits texts into words, and returns the input of `WordFeatures` as ids.
+
+    Shapes:
+        ids of an encoding: (T, C).
+    """
 
     def __init__(self, features: WordFeatures, source: str = "words") -> None:
-        # A Unigram model keeps the text of a word that it does not contain.
+        # A Unigram model keeps the text of words that are not in its vocabulary.
         core = tokenizers.Tokenizer(
             models.Unigram([("[word]", 0.0), (BEGIN, 0.0), (END, 0.0)], unk_id=0)
         )
@@ -179,19 +187,20 @@ class WordTokenizer(Tokenizer):
 
 
 class LayerMix(nn.Module):
-    """Standardization of hidden states, and a learned weighted sum of them.
+    """Module that standardizes hidden states, and can sum them with learned weights.
 
     The layers of an ELMo differ in scale and have a large common mean. Without standardization, a
-    BiLSTM needs more steps.
+    BiLSTM requires more training steps.
 
     Args:
         parts: Number of hidden states per token.
         hidden: Size of a hidden state.
-        learned: Whether to sum them with learned weights. Otherwise they are concatenated.
+        learned: Whether the hidden states are summed with learned weights. Otherwise, they remain
+            concatenated.
 
     Shapes:
         states: (N, parts · hidden).
-        returns: (N, hidden), or (N, parts · hidden) if concatenated.
+        returns: (N, hidden), or (N, parts · hidden) if not `learned`.
     """
 
     def __init__(self, parts: int, hidden: int, *, learned: bool = True) -> None:
@@ -210,10 +219,10 @@ class LayerMix(nn.Module):
         return out
 
     def fit(self, texts: Sequence[NDArray[Any]]) -> None:
-        """Set mean and standard deviation to the values of the tokens of texts.
+        """Compute the mean and standard deviation for the standardization from texts.
 
         Args:
-            texts: Features of each text.
+            texts: Features of the tokens in each text.
         """
         count, width = sum(map(len, texts)), len(self.mean)
         parts = [text[:, :width] for text in texts]
@@ -224,11 +233,11 @@ class LayerMix(nn.Module):
 
 
 class WordFeatureEncoder(FeatureEncoder):
-    """BiLSTM over frozen features, which encodes the texts of a pair separately.
+    """BiLSTM on frozen features. It encodes each text of a pair separately.
 
     Args:
-        config: Settings.
-        features: The frozen features.
+        config: Settings of the BiLSTM.
+        features: Frozen model that computes the features.
     """
 
     def __init__(self, config: WordFeaturesConfig, features: FrozenFeatures) -> None:
@@ -258,7 +267,7 @@ class WordFeatureEncoder(FeatureEncoder):
             x = self.features.compute(batch, self.choice, weight.device)
         x = x.to(weight.device)
         if self.embedding is not None:
-            # In bf16, states would lose digits before their large mean is subtracted.
+            # The large mean is subtracted before the conversion to bf16, which would lose digits.
             states, vectors = x.tensor_split([len(self.embedding.mean)], 1)
             x = torch.cat([vectors, self.embedding(states)], 1)
         out, _ = run_packed(self.lstm, self.dropout(x.to(weight)), text_lengths(batch))
@@ -289,12 +298,12 @@ class WordFeatureEncoder(FeatureEncoder):
         """Print the fraction of words that have a word vector.
 
         Raises:
-            DataError: If no word has one, and there are no other features.
+            DataError: If no word has a vector, and there are no other features.
         """
         vectors = np.concatenate(words)[:, -self.features.dimensions :]
         coverage = float(vectors.any(1).mean()) if len(vectors) else 0.0
         if not coverage and not self.features.hidden:
-            raise DataError("no word of the examples has a word vector; use other word vectors")
+            raise DataError("no word in the examples has a word vector; use other word vectors")
         say(f"word vectors: {coverage:.1%} of the words have a vector")
 
     def save_input(self, folder: Path, tokenizer: Tokenizer) -> None:
@@ -312,13 +321,15 @@ class WordFeatureEncoder(FeatureEncoder):
                 return CRFTagger(self.config, labels)
             case "classify":
                 return TextClassifier(self.config, len(labels))
-            # `training.task_model` removes this head of a bidirectional model.
+            # `training.task_model` removes this head from a bidirectional model.
             case "lm":
                 return nn.Identity()
-        raise ConfigError(f"{name} is not supported by frozen features; use classify or tag")
+        raise ConfigError(
+            f"{name} is not supported by models on frozen features; use classify or tag"
+        )
 
     def mixture(self) -> dict[str, float]:
-        """Return the learned weight of each layer, and the scale of their sum."""
+        """Return the learned weight of each layer and the scale of the weighted sum, if any."""
         if self.embedding is None or self.embedding.mix is None:
             return {}
         mix: ScalarMix = self.embedding.mix
@@ -326,9 +337,14 @@ class WordFeatureEncoder(FeatureEncoder):
 
 
 class TextClassifier(nn.Module):
-    """Classifier of [u, v, |u - v|, u · v], the mean states of a pair's texts (InferSent).
+    """Classifier of texts or pairs of texts (InferSent).
 
-    The v of a single text is 0. Shapes: (N, D) -> (S, L). Source: Conneau et al. 2017, section 3.1.
+    Its input is [u, v, |u - v|, u · v], where u and v are the mean states of the two texts. For a
+    single text, v is 0.
+    Source: Conneau et al. 2017, section 3.1.
+
+    Shapes:
+        states: (N, D); returns (S, L).
     """
 
     def __init__(self, config: EncoderConfig, labels: int) -> None:

@@ -1,4 +1,4 @@
-"""Models with words as input: ELMo, files of word vectors, and BiLSTMs on them."""
+"""Formats of models whose input is words: ELMo, word vectors, and BiLSTMs on frozen features."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ from bertkit.text.encoding import Encoding
 from bertkit.text.long_texts import Long
 
 PROBE_RANGE = (2, 7)
-"""Range of characters of a word of the probe."""
+"""Range of characters of a word in the text `PROBE`."""
 
 
 class WordVectorsFormat(ModelFormat):
-    """File of word vectors (GloVe or word2vec text)."""
+    """Format of a file of word vectors (GloVe or word2vec text)."""
 
     noun = "a file"
     remedy = "pass the directory of a model"
@@ -70,7 +70,7 @@ class WordVectorsFormat(ModelFormat):
 
 
 class ElmoFormat(ModelFormat):
-    """Directory of an ELMo: options.json and weights.hdf5."""
+    """Format of an ELMo directory, which contains options.json and weights.hdf5."""
 
     noun = "an ELMo"
     remedy = "use bertkit.pipeline('words', folder), or `bertkit finetune tag` or `classify`"
@@ -115,16 +115,16 @@ class ElmoFormat(ModelFormat):
 
     def _check(self, settings: LoadSettings) -> None:
         if settings.precision != "fp32":
-            raise ConfigError(f"precision: {self.noun} supports only fp32; remove it")
+            raise ConfigError(f"precision: {self.noun} supports only fp32; remove precision")
         check_cpu(settings.device, self.noun)
 
 
 class WordFeaturesFormat(ModelFormat):
-    """Directory of a BiLSTM over frozen features, with the files of the frozen model.
+    """Format of a directory with a BiLSTM on frozen features, and the files of the frozen model.
 
     Args:
-        path: The directory, or with `layers` the frozen model of a new BiLSTM.
-        layers: Setting `features` of a new BiLSTM.
+        path: The directory or, if `layers` is set, the frozen model for a new BiLSTM.
+        layers: Value of the setting `features` for a new BiLSTM.
     """
 
     noun = "a model on frozen features"
@@ -166,10 +166,10 @@ class WordFeaturesFormat(ModelFormat):
 
 
 def load_features(path: Path) -> FrozenFeatures:
-    """Load the frozen features of a model directory, or a file of word vectors.
+    """Load the frozen model in a directory, or a file of word vectors, to compute features.
 
     Raises:
-        CheckpointError: If the directory contains no frozen features.
+        CheckpointError: If the directory contains no Transformer, ELMo, or word vectors.
     """
     base = path / BASE if (path / BASE).exists() else path
     if format_of(base) in ("transformer", "sentence-transformers"):
@@ -178,18 +178,22 @@ def load_features(path: Path) -> FrozenFeatures:
 
 
 def stored_features(path: Path, layers: str | None = None) -> Stored:
-    """Return the parts of a model on frozen features. A new BiLSTM has no weights.
+    """Return the settings, weights and tokenizer of a BiLSTM on frozen features.
+
+    If the directory contains only a frozen model, the BiLSTM is new and has no weights.
 
     Args:
-        path: Directory of the model, or of a frozen model, or a file of word vectors.
-        layers: Setting `features`. Default: the value of the directory.
+        path: Directory of the BiLSTM, directory of a frozen model, or file of word vectors.
+        layers: Value of the setting `features`. Default: the value in the directory.
 
     Raises:
-        ConfigError: If layers are chosen, but there are only word vectors.
+        ConfigError: If `layers` is set, but there are only word vectors.
     """
     features = load_features(path)
     if layers is not None and not features.hidden:
-        raise ConfigError(f"features: {path} contains only word vectors, without layers; remove it")
+        raise ConfigError(
+            f"features: {path} contains only word vectors, which have no layers; remove features"
+        )
     settings: dict[str, Any] = {"model_type": WORD_FEATURES.name}
     if format_of(path) == WORD_FEATURES.name:
         settings = read_object(path / "config.json")
@@ -208,11 +212,11 @@ def stored_features(path: Path, layers: str | None = None) -> Stored:
 
 
 def new_features(path: Path, layers: str | None = None) -> Stored:
-    """Return the parts of a model on frozen features with a new BiLSTM.
+    """Return the settings, weights and tokenizer of a new BiLSTM on frozen features.
 
     Args:
-        path: Directory of a frozen model, or a file of word vectors.
-        layers: Setting `features`. Default: the value of the directory.
+        path: Directory of a frozen model, or file of word vectors.
+        layers: Value of the setting `features`. Default: the value in the directory.
     """
     stored = stored_features(path, layers)
     assert stored.build is not None
@@ -222,7 +226,10 @@ def new_features(path: Path, layers: str | None = None) -> Stored:
 
 
 class FrozenVectors:
-    """Static word vectors. The ids of an encoding are rows of the table."""
+    """Static word vectors as a frozen model of words.
+
+    The ids of an encoding are row numbers in the table of vectors.
+    """
 
     sees, layers, whole_words = "the word only", 0, True
 
@@ -281,9 +288,9 @@ class FrozenElmo:
 
 
 class StatePipeline:
-    """Pipeline that computes the last layer's state of a word in each text.
+    """Pipeline that computes the last-layer state of a word in each text.
 
-    Items are texts, each with the range of a word.
+    An item is a text with the range of characters of the word.
     """
 
     policies: tuple[Long, ...] = ("error",)
@@ -292,11 +299,15 @@ class StatePipeline:
         self.frozen = frozen
 
     def prepare(self, items: Sequence[tuple[str, tuple[int, int]]], *, long: Long) -> list[Work]:
-        """Encode the texts. Raises DataError like `FrozenElmo.read`."""
+        """Encode texts. For the errors, see `FrozenElmo.read`."""
         texts, ranges = zip(*items, strict=True)
         return [Work([feature]) for feature in self.frozen.read(texts, ranges, long=long)]
 
     def run(self, works: Sequence[Work]) -> NDArray[np.float32]:
-        """Compute the states. Shapes: (S, D)."""
+        """Compute the state of the word in each text.
+
+        Shapes:
+            Returns (S, D).
+        """
         states: NDArray[np.float32] = self.frozen.states([work.features[0] for work in works])[-1]
         return states

@@ -1,4 +1,4 @@
-"""Data sets of word similarity and of words in context (WiC)."""
+"""Readers of datasets for word similarity and for words in context (WiC)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bertkit.text.word_splitting import find_word
 
 @dataclass(frozen=True)
 class InContext:
-    """Word in two sentences, and whether it has the same meaning in both."""
+    """Two sentences that contain a word, and whether the word has the same meaning in both."""
 
     texts: tuple[str, str]
     spans: tuple[tuple[int, int], tuple[int, int]]
@@ -24,13 +24,13 @@ class InContext:
 
 
 def read_word_pairs(path: Path) -> list[tuple[str, str, float]]:
-    """Read rows of two words and a score (WordSim-353, SimLex-999).
+    """Read a file with two words and a score per line (WordSim-353, SimLex-999).
 
     Args:
         path: The file.
 
     Raises:
-        DataError: If a row is invalid; with file and line.
+        DataError: If a line is invalid. The message names the file and line.
     """
     pairs = []
     for number, line in numbered(path):
@@ -44,19 +44,19 @@ def read_word_pairs(path: Path) -> list[tuple[str, str, float]]:
         if not math.isfinite(pairs[-1][2]):
             raise DataError(f"{path}:{number}: score must be finite, got {score}; remove the line")
     if not pairs:
-        raise DataError(f"{path}: contains no rows; each must be two words and a score")
+        raise DataError(f"{path}: contains no rows; each row must be two words and a score")
     return pairs
 
 
 WIC_SUFFIX = ".data.txt"
-"""Suffix of WiC's data files. Their labels are in files with the suffix .gold.txt."""
+"""Suffix of WiC's data files. The labels are in separate files with the suffix .gold.txt."""
 
 
 def read_in_context(path: Path) -> tuple[list[InContext], int]:
-    """Read rows {word, sentence1, sentence2, label} of .jsonl (SuperGLUE), or WiC's files.
+    """Read words in context from a .jsonl file (SuperGLUE), or from WiC's own files.
 
-    The position of the word may be given by start1, end1, start2 and end2. Otherwise, the word is
-    searched (`find_word`).
+    A .jsonl file has rows {word, sentence1, sentence2, label}. A row may specify the position of
+    the word with start1, end1, start2, and end2. Otherwise, `find_word` searches for the word.
 
     Args:
         path: The file.
@@ -65,7 +65,7 @@ def read_in_context(path: Path) -> tuple[list[InContext], int]:
         The rows, and the number of rows that were skipped because their word was not found.
 
     Raises:
-        DataError: If a row is invalid; with file and line.
+        DataError: If a row is invalid. The message names the file and line.
     """
     if path.name.endswith(WIC_SUFFIX):
         return list(_wic(path)), 0
@@ -79,12 +79,17 @@ def read_in_context(path: Path) -> tuple[list[InContext], int]:
 
 
 def _wic(path: Path) -> Iterator[InContext]:
-    """Read WiC's files: word, part of speech, positions of the word (2-5), and two sentences."""
+    """Read WiC's own files.
+
+    A line contains the word, its part of speech, the index of the word in each sentence (such as
+    2-5), and two sentences.
+    """
     rows = numbered(path)
     golds = numbered(path.with_name(path.name.removesuffix(WIC_SUFFIX) + ".gold.txt"))
     if len(rows) != len(golds):
         raise DataError(
-            f"{path}: got {len(rows)} lines but {len(golds)} labels; download both files again"
+            f"{path}: has {len(rows)} lines, but the .gold.txt file has {len(golds)} labels; "
+            "download both files again"
         )
     for (number, line), (_, gold) in zip(rows, golds, strict=True):
         match line.split("\t"):
@@ -131,7 +136,8 @@ def _in_context(row: dict[str, Any], location: str) -> InContext | None:
             spans.append((start, end))
         else:
             raise DataError(
-                f"{location}: start{number} and end{number} are not a range of the text"
+                f"{location}: start{number} and end{number} must be the range of the word in "
+                f"sentence{number}"
             )
     span, other_span = spans
     return InContext(texts, (span, other_span), bool(label)) if span and other_span else None

@@ -1,4 +1,4 @@
-"""Static word vectors (word2vec, GloVe): loading, saving, and most similar words."""
+"""Static word vectors (word2vec, GloVe): loading, saving, and search for similar words."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ from bertkit.errors import DataError
 from bertkit.storage import check_file, open_gzip, writing
 
 READ_BYTES = 1 << 22
-"""Number of bytes to read at once."""
+"""Number of bytes to read at a time."""
 
 LONGEST_LINE = 1 << 26
-"""Maximum number of bytes of a row."""
+"""Maximum number of bytes in a line."""
 
 CACHED_CHARACTERS = 32
-"""Maximum number of characters of a chunk of text whose words are cached."""
+"""Maximum number of characters in a chunk of text whose words are cached."""
 
 _NORMALIZER = normalizers.BertNormalizer(lowercase=True)
 _PRE_TOKENIZER = pre_tokenizers.BertPreTokenizer()
 
 
 def tokens(text: str) -> list[str]:
-    """Split a text into words and punctuation, like uncased BERT before WordPiece.
+    """Split a text into words and punctuation, as uncased BERT does before WordPiece.
 
-    Words are lower-cased and have no accents. Source: BERT's BasicTokenizer.
+    Words are lowercased, and accents are removed. Source: BERT's BasicTokenizer.
 
     Args:
         text: The text.
     """
-    # Spaces separate chunks that the rules split independently, so frequent chunks are cached.
+    # The rules split each chunk between spaces independently, so frequent chunks can be cached.
     words: list[str] = []
     for chunk in text.split(" "):
         words += _words(chunk) if len(chunk) > CACHED_CHARACTERS else _cached_words(chunk)
@@ -62,9 +62,9 @@ class Vectors:
 
     Args:
         words: The words.
-        table: The vectors.
-        repeated: Number of rows of the file that were skipped, because their word occurred before.
-            Published GloVe files contain such rows.
+        table: The vector of each word.
+        repeated: Number of rows in the file that were skipped because their word had occurred
+            before. Published GloVe files contain such rows.
 
     Shapes:
         table: (V, D).
@@ -76,7 +76,10 @@ class Vectors:
 
     def __post_init__(self) -> None:
         if self.table.ndim != 2 or len(self.words) != len(self.table):
-            raise ValueError(f"expected {len(self.words)} rows, got shape {self.table.shape}")
+            raise ValueError(
+                f"table must have 2 dimensions and {len(self.words)} rows, got shape "
+                f"{self.table.shape}"
+            )
 
     def __len__(self) -> int:
         return len(self.words)
@@ -85,7 +88,11 @@ class Vectors:
         return self.row(word) is not None
 
     def __getitem__(self, word: str) -> NDArray[np.float32]:
-        """Return the vector of a word, or else of its lower-case form. Raises KeyError."""
+        """Return the vector of a word or, if it has no vector, of its lowercase form.
+
+        Raises:
+            KeyError: If neither has a vector.
+        """
         row = self.row(word)
         if row is None:
             raise KeyError(word)
@@ -93,15 +100,19 @@ class Vectors:
         return vector
 
     def row(self, word: str) -> int | None:
-        """Return the row of a word, or else of its lower-case form, or None."""
+        """Return the row number of a word or, if it has no vector, of its lowercase form.
+
+        Returns:
+            The row number, or None if neither has a vector.
+        """
         row = self._rows.get(word)
         return self._rows.get(word.lower()) if row is None else row
 
     def nearest(self, word: str, count: int = 10) -> list[tuple[str, float]]:
-        """Return the words with the highest cosine similarity to a word, best first.
+        """Return the words with the highest cosine similarity to a word, most similar first.
 
         Args:
-            word: The word, which is not in the result.
+            word: The word to search for. It is not in the result.
             count: Number of words to return.
 
         Raises:
@@ -119,7 +130,7 @@ class Vectors:
 
     @cached_property
     def root_mean_square(self) -> float:
-        """Root mean square of the table, at least 1e-6."""
+        """Root mean square of all values in the table, but at least 1e-6."""
         mean_square = float(np.vdot(self.table, self.table)) / (self.table.size or 1)
         return max(math.sqrt(mean_square), 1e-6)
 
@@ -129,22 +140,22 @@ class Vectors:
 
     @cached_property
     def _norms(self) -> NDArray[np.float32]:
-        """Norms of the vectors (V,), never 0, so that a zero vector has cosine similarity 0."""
+        """Norms of the vectors, of shape (V,). They are never 0, so a zero vector has cosine 0."""
         norms: NDArray[np.float32] = np.linalg.norm(self.table, axis=1)
         return np.maximum(norms, np.finfo(np.float32).tiny ** 0.5)
 
     @staticmethod
     def load(path: str | Path) -> Vectors:
-        """Load GloVe text, or word2vec text with its header "V D"; also as .gz.
+        """Load a text file of vectors from GloVe, or from word2vec (with a header "V D"); also .gz.
 
-        A word may contain spaces, as in GloVe 840B: the last D fields of a line are its values. If
-        a word occurs twice, the first row is used.
+        A word may contain spaces, as in GloVe 840B. The last D fields of a line are the values of
+        the vector. If a word occurs in several lines, the first line is used.
 
         Args:
             path: The file.
 
         Raises:
-            DataError: If the file is invalid; with file and line.
+            DataError: If the file is invalid. The message names the file and line.
         """
         path = Path(path)
         words: dict[str, int] = {}
@@ -175,23 +186,23 @@ class Vectors:
                 numbers if len(new) == len(names) else numbers[new]
             )
         if not words:
-            raise DataError(f"{path}: contains no rows; each must be a word and its values")
+            raise DataError(f"{path}: contains no rows; each row must be a word and its values")
         if header and header[0] != num_rows:
             raise DataError(
-                f"{path}:1: expected {header[0]:,} rows as in the header, got {num_rows:,}; "
+                f"{path}:1: expected {header[0]:,} rows, as in the header, but got {num_rows:,}; "
                 "download the file again"
             )
         table.resize((len(words), width), refcheck=False)
         return Vectors(list(words), table, num_rows - len(words))
 
     def save(self, path: str | Path) -> None:
-        """Save word2vec text, or the same as .gz. `load` returns the same values.
+        """Save the vectors in the text format of word2vec. `load` returns exactly the same values.
 
         Args:
-            path: The file.
+            path: Path of the file. It is compressed if the suffix is .gz.
 
         Raises:
-            DataError: If the format cannot store a word.
+            DataError: If a word cannot be stored in this format.
             StorageError: If the file cannot be written.
         """
         path = Path(path)
@@ -199,14 +210,14 @@ class Vectors:
             if not word or "\n" in word or any(map(_is_number, word.encode().split(b" ")[1:])):
                 raise DataError(
                     f"{path}: word {row}, {word!r}, cannot be stored in a text file of vectors; "
-                    "remove it"
+                    "remove the word"
                 )
         # Nine digits represent a float32 exactly.
         pattern = " %.9g" * self.table.shape[1] + "\n"
         with writing(path) as partial, partial.open("wb") as raw:
             file: IO[bytes] = raw
             if path.suffix == ".gz":
-                # Without name and time, the same vectors produce the same bytes.
+                # Without a name and a time, the same vectors always produce the same bytes.
                 file = gzip.GzipFile("", "wb", fileobj=raw, mtime=0)  # type: ignore[assignment]
             file.write(b"%d %d\n" % self.table.shape)
             for word, numbers in zip(self.words, self.table, strict=True):
@@ -216,7 +227,7 @@ class Vectors:
 
 
 def _blocks(path: Path) -> Iterator[tuple[int, list[bytes]]]:
-    """Read the lines of a file in blocks, with the number of the first line of each block."""
+    """Read a file in blocks of lines, and yield each block with the number of its first line."""
     line, rest = 1, b""
     try:
         check_file(path, DataError, most=sys.maxsize)
@@ -229,7 +240,7 @@ def _blocks(path: Path) -> Iterator[tuple[int, list[bytes]]]:
                     yield line, rows
                     line += len(rows)
                 elif len(rest) > LONGEST_LINE:
-                    raise DataError(f"{path}:{line}: line is too long; is this a text file?")
+                    raise DataError(f"{path}:{line}: the line is too long; is this a text file?")
     except FileNotFoundError:
         raise DataError(f"{path}: no such file; check the path") from None
     except (OSError, EOFError, zlib.error) as error:
@@ -239,7 +250,7 @@ def _blocks(path: Path) -> Iterator[tuple[int, list[bytes]]]:
 
 
 def _header(row: bytes) -> tuple[int, int] | None:
-    """Return V and D if the row is the first line of word2vec text."""
+    """Return V and D if a line is the header of a word2vec file, otherwise None."""
     fields = row.split()
     if len(fields) == 2 and all(field.isdigit() for field in fields) and int(fields[1]):
         return int(fields[0]), int(fields[1])
@@ -247,9 +258,9 @@ def _header(row: bytes) -> tuple[int, int] | None:
 
 
 def _width(row: bytes, location: str) -> int:
-    """Return D, the number of numeric fields at the end of a first row.
+    """Return D, the number of numeric fields at the end of the first line.
 
-    The word itself may be a number.
+    The first field is the word, even if it is a number.
     """
     fields = row.rstrip(b" \r").split(b" ")
     width = 0
@@ -265,7 +276,10 @@ def _width(row: bytes, location: str) -> int:
 def _parse(
     rows: list[bytes], width: int, path: Path, line: int
 ) -> tuple[list[str], NDArray[np.float32]]:
-    """Parse lines to words and values (rows, D). If it fails, parse the lines one by one."""
+    """Parse lines into words and values of shape (rows, D).
+
+    All lines are parsed together. If this fails, they are parsed one by one.
+    """
     words, numbers = [], []
     try:
         for row in rows:
@@ -283,7 +297,7 @@ def _parse(
             )
             if table.shape == (len(rows), width) and np.isfinite(table).all():
                 return names, table
-    # UnicodeDecodeError is a ValueError, too.
+    # UnicodeDecodeError is also a ValueError.
     except ValueError:
         pass
     parsed = [_parse_one(row, width, f"{path}:{line + i}") for i, row in enumerate(rows)]
@@ -294,7 +308,7 @@ def _parse_one(row: bytes, width: int, location: str) -> tuple[str, NDArray[np.f
     fields = row.rstrip(b" \r").split(b" ")
     word_parts, rest = fields[:-width], fields[-width:]
     if not row.strip():
-        raise DataError(f"{location}: an empty line; remove it")
+        raise DataError(f"{location}: the line is empty; remove the line")
     try:
         word = b" ".join(word_parts).decode()
     except UnicodeDecodeError:

@@ -1,4 +1,4 @@
-"""Word states of an ELMo, layer by layer."""
+"""Pipeline that computes the states of words with an ELMo."""
 
 from __future__ import annotations
 
@@ -29,10 +29,11 @@ from bertkit.text.encoding import Encoding, Text
 
 @dataclass(frozen=True, eq=False)
 class WordStates:
-    """Words of a sentence and their states in each layer.
+    """Words of a sentence, with their states in each layer.
 
     Shapes:
-        layers: (L + 1, W, D). Layer 0 is the word vector, the others depend on the sentence.
+        layers: (L + 1, W, D). Layer 0 contains the word vectors, which do not depend on the
+            sentence.
     """
 
     words: list[str]
@@ -40,13 +41,16 @@ class WordStates:
 
     @property
     def mean(self) -> NDArray[np.float32]:
-        """Mean over layers, the initial value of ELMo's weighted sum. Shapes: (W, D)."""
+        """Mean of the states over the layers, of shape (W, D).
+
+        ELMo's weighted sum of layers has this value before training.
+        """
         mean: NDArray[np.float32] = self.layers.mean(0)
         return mean
 
 
 class ElmoPipeline:
-    """Base class of the pipelines of an ELMo, which computes in fp32 on the CPU."""
+    """Base class of pipelines for an ELMo, which run in fp32 on the CPU."""
 
     name: ClassVar[str]
 
@@ -62,19 +66,21 @@ class ElmoPipeline:
         device: str = "auto",
         revision: str | None = None,
     ) -> Self:
-        """Load a model as this pipeline. See `bertkit.pipeline` for arguments and errors."""
+        """Open this pipeline for a model. For the arguments and errors, see `bertkit.pipeline`."""
         check_cpu(device, "an ELMo")
         if isinstance(model, Loaded):
             raise open_format(model).mismatch("an ELMo", "pass the directory of an ELMo")
         if precision != "fp32" or revision is not None:
-            raise ConfigError(f"precision, revision: not supported by {cls.name}; remove them")
+            raise ConfigError(
+                f"precision, revision: not supported by the pipeline {cls.name}; remove them"
+            )
         return cls(model)
 
 
 class Words(ElmoPipeline):
-    """Pipeline that computes the states of words in sentences.
+    """Pipeline that computes the states of the words in sentences.
 
-    No state is carried over between calls.
+    The states do not depend on earlier calls.
     """
 
     name = "words"
@@ -90,9 +96,9 @@ class Words(ElmoPipeline):
 
         Args:
             model: The ELMo, or its directory.
-            max_batch_tokens: Maximum number of words of a batch.
-            length: Maximum number of words of a sentence. A server sets it. Warnings about
-                truncated words are then not printed, because the log of a server contains no text.
+            max_batch_tokens: Maximum number of words in a batch.
+            length: Maximum number of words per sentence. A server sets it. If it is set, no
+                warnings about truncated words are printed, because a server must not log texts.
 
         Raises:
             CheckpointError: If the model cannot be loaded.
@@ -102,13 +108,14 @@ class Words(ElmoPipeline):
 
     @check_keywords
     def __call__(self, sentences: str | Sequence[Text]) -> list[WordStates]:
-        """Compute the states of the words of sentences, independently of each other.
+        """Compute the states of the words in each sentence. Sentences do not affect each other.
 
         Args:
-            sentences: Raw text, which is split at white space and punctuation, or words.
+            sentences: Each sentence is a text, which is split at whitespace and punctuation, or a
+                list of words.
 
         Returns:
-            The states of each sentence.
+            The words and states of each sentence.
 
         Raises:
             DataError: If a sentence has no words, or a word is empty.
@@ -120,10 +127,10 @@ class Words(ElmoPipeline):
         return states
 
     def ids(self, words: Sequence[str]) -> NDArray[np.int64]:
-        """Return the character ids of a sentence, including its beginning and end.
+        """Convert a sentence to character ids, including its beginning and end.
 
         Args:
-            words: The words.
+            words: The words of the sentence.
 
         Raises:
             DataError: If there are more than `length` words.
@@ -133,22 +140,22 @@ class Words(ElmoPipeline):
         """
         if self.length is not None and len(words) > self.length:
             raise DataError(
-                f"{' '.join(words[:8])[:40]!r}…: sentence must have at most {self.length} words, "
-                f"got {len(words):,}"
+                f"{' '.join(words[:8])[:40]!r}…: the sentence must have at most {self.length} "
+                f"words, got {len(words):,}"
             )
         return sentence_ids(words, self.model.config.char_cnn.max_characters_per_token)
 
     def stream(self, sentences: Sequence[NDArray[np.int64]]) -> Iterator[tuple[int, Tensor]]:
-        """Compute the states of sentences, shortest first.
+        """Compute the states of sentences, and yield them in order of increasing length.
 
         Args:
             sentences: Character ids of each sentence.
 
         Yields:
-            The index and the states of each sentence.
+            The index of a sentence, and its states.
 
         Shapes:
-            sentences: (T, characters).
+            sentences: (T, characters) for each sentence.
             states: (layers + 1, T, D).
         """
         for indices in by_length([len(ids) for ids in sentences], self.max_batch_tokens):
@@ -156,26 +163,27 @@ class Words(ElmoPipeline):
             yield from zip(indices, parts, strict=True)
 
     def carried(self, batches: Iterable[Sequence[Text]]) -> Iterator[list[WordStates]]:
-        """Compute the states of batches, where the LSTMs continue from the previous batch.
+        """Compute the states of sentences while the LSTMs keep their state between batches.
 
         Sentence i of each batch starts with the final state of sentence i of the previous batch, in
-        both directions. AllenNLP always does this; the results then depend on previous inputs.
+        both directions. Therefore, the results depend on previous batches. AllenNLP always does
+        this.
 
         Args:
             batches: Batches of sentences.
 
         Yields:
-            The states of each batch.
+            The words and states of the sentences in each batch.
 
         Raises:
-            DataError: If a sentence is invalid, or the size of a batch differs.
+            DataError: If a sentence is invalid, or the batches have different sizes.
         """
         state: State | None = None
         for number, batch in enumerate(batches):
             if state is not None and len(batch) != state[0].shape[2]:
                 raise DataError(
-                    f"batch {number} must have {state[0].shape[2]} sentences like the previous "
-                    f"batches, got {len(batch)}"
+                    f"batch {number} must have {state[0].shape[2]} sentences, as the previous "
+                    f"batches do, got {len(batch)}"
                 )
             split = self.split(batch)
             parts, state = self._run([self.ids(words) for words in split], state)
@@ -198,7 +206,7 @@ class Words(ElmoPipeline):
         for number, words in enumerate(split):
             if not words or not all(words):
                 problem = "has no words" if not words else f"word {words.index('')} is empty"
-                raise DataError(f"sentence {number}: {problem}; remove it")
+                raise DataError(f"sentence {number}: {problem}; remove the sentence or the word")
         limit = self.model.config.char_cnn.max_characters_per_token - 2
         truncated = [word for words in split for word in words if len(bytes_of(word)) > limit]
         if truncated and self.length is None:
@@ -222,10 +230,10 @@ class Words(ElmoPipeline):
 
 
 def whole_words(ids: NDArray[np.int64]) -> Encoding:
-    """Return the encoding of words with these ids, including beginning and end.
+    """Return the encoding of a sentence.
 
     Args:
-        ids: Character ids.
+        ids: Character ids of the sentence, including its beginning and end.
     """
     count = len(ids) - 2
     zeros = np.zeros((len(ids), 2), np.int64)
@@ -241,6 +249,6 @@ def whole_words(ids: NDArray[np.int64]) -> Encoding:
 
 
 def _remove_boundaries(states: Tensor) -> NDArray[np.float32]:
-    """Remove the states of the beginning and end of a sentence."""
+    """Remove the states of the markers for the beginning and end of a sentence."""
     rows: NDArray[np.float32] = states[:, 1:-1].numpy()
     return rows

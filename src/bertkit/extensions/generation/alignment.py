@@ -1,4 +1,4 @@
-"""Attention of a decoder to the tokens of the source."""
+"""Attention weights between the tokens of a translation and the tokens of its source text."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bertkit.nn.attention import Trace
 
 @dataclass(frozen=True)
 class Alignment:
-    """Attention weights of each target token.
+    """Tokens of a source text and of its translation, with the attention weights between them.
 
     Shapes:
         weights: (target tokens, source tokens); rows sum to one.
@@ -31,21 +31,21 @@ class Alignment:
 def alignment(
     model: str | Path | Loaded | Generate, text: str, translation: str | None = None
 ) -> Alignment:
-    """Compute the attention of a decoder to the text for each token of a translation.
+    """Compute how much each token of a translation attends to each token of the source text.
 
-    The weights are the mean over layers and heads. The target contains the special tokens of the
-    target's tokenizer, such as the BOS token of BART and the EOS token.
+    The weights are the mean over layers and heads. The target tokens include special tokens, such
+    as the EOS token and the BOS token of BART.
 
     Args:
-        model: A model with an encoder and a decoder that has attention.
-        text: The text to translate.
-        translation: The translation; by default the text that the model generates.
+        model: An encoder-decoder model whose decoder attends to the source.
+        text: The source text.
+        translation: The translation. Default: the translation that the model generates.
 
     Returns:
         The tokens of both texts and the weights.
 
     Raises:
-        CheckpointError: If the model has no attention to a source.
+        CheckpointError: If the model has no decoder that attends to a source.
         DataError: If a text is empty or too long.
 
     Source:
@@ -74,7 +74,8 @@ def alignment(
             end = [last]
     if len(ids) >= most:
         raise DataError(
-            f"translation: {len(ids):,} tokens, but the model supports {most - 1:,}; shorten it"
+            f"translation: it has {len(ids):,} tokens, but the model supports at most "
+            f"{most - 1:,}; shorten the translation"
         )
     trace = Trace()
     writer.stepper.read(request, ids, trace)
@@ -91,16 +92,16 @@ def check_attention(loaded: Loaded) -> None:
     """Check that the decoder attends to a source.
 
     Raises:
-        CheckpointError: If there is no decoder, or it has no attention to a source.
+        CheckpointError: If the model has no decoder, or its decoder does not attend to a source.
     """
     decoder = loaded.model.decoder
     if decoder is None:
         raise CheckpointError(
-            f"{loaded.folder}: alignment requires attention to a source text; "
+            f"{loaded.folder}: alignment requires a decoder that attends to a source text; "
             "use an encoder-decoder model"
         )
     if not decoder.config.attends_to_source:
         raise CheckpointError(
-            f"{loaded.folder}: the decoder has no attention to the source; use a Transformer, or "
+            f"{loaded.folder}: the decoder does not attend to the source; use a Transformer, or "
             "an LSTM with Luong or Bahdanau attention"
         )

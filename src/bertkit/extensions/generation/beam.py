@@ -20,18 +20,17 @@ from bertkit.extensions.generation.decoding import (
 from bertkit.extensions.generation.stepper import Request, Stepper
 
 MIN_SCORE = -1e9
-"""Score of entries that are not candidates."""
+"""Score that marks an entry as not a candidate."""
 
 COLUMN_ROWS = 8
-"""Number of scores per column in `topk`."""
+"""Number of values per column when `topk` arranges a row of scores in columns."""
 
 
 @dataclass(frozen=True)
 class BeamStep:
-    """Candidates of one step of a request's search, most probable first.
+    """Candidates that one step of beam search considers for a request, most probable first.
 
-    Entries with a score near `MIN_SCORE` are not candidates, because they continue a beam that does
-    not exist.
+    An entry with a score near `MIN_SCORE` is not a candidate: it continues an unused beam.
     """
 
     request: int
@@ -41,10 +40,11 @@ class BeamStep:
     scores: list[float]
     """Log-probability of each candidate, including its last token."""
     ended: list[Ended | None]
-    """Reason why a candidate ended. Its text is a result if it is among the first `beams`
-    candidates, otherwise it is dropped."""
+    """Reason why each candidate ended, or None if it can continue. A candidate that ended becomes a
+    result if it is among the first `num_beams` candidates. Otherwise, it is dropped."""
     kept: list[int]
-    """Indices of the candidates that become the next beams, in order; empty if the request ends."""
+    """Indices of the candidates that become the next beams, in order. The list is empty if the
+    search for the request ends."""
 
 
 Observer = Callable[[BeamStep], None]
@@ -54,7 +54,7 @@ T = TypeVar("T")
 
 
 def finish(steps: Generator[Any, None, T]) -> T:
-    """Exhaust a generator and return its result."""
+    """Run a generator to its end, and return the value that it returns."""
     while True:
         try:
             next(steps)
@@ -69,7 +69,7 @@ def beam_search(
     rules: Rules,
     observe: Observer | None = None,
 ) -> list[list[GeneratedTokens]]:
-    """Run all steps of `beam_steps`, and return its result."""
+    """Search for the most probable texts without interruption; see `beam_steps`."""
     return finish(beam_steps(stepper, requests, decoding, rules, observe))
 
 
@@ -81,22 +81,23 @@ def beam_steps(
     rules: Rules,
     observe: Observer | None = None,
 ) -> Generator[int, None, list[list[GeneratedTokens]]]:
-    """Search for the most probable texts, and yield the number of beams after each step.
+    """Search for the most probable texts, and yield the number of active beams after each step.
 
-    Each step selects the most probable continuations of a request's beams, at least 2 × `beams`.
-    Continuations that end among the first `beams` become results, and the best `beams` results
-    remain. A request ends when it has `beams` results and no beam can exceed the worst of them, or
-    with `early_stopping` as soon as it has `beams` results.
+    In each step, the candidates of a request are the most probable continuations of its beams, at
+    least 2 × `num_beams`. A candidate that ends becomes a result if it is among the first
+    `num_beams` candidates. The best `num_beams` results are kept. The search for a request ends
+    when it has `num_beams` results and no beam has a higher score than the worst result. With
+    `early_stopping`, it ends as soon as it has `num_beams` results.
 
     Args:
         stepper: The model.
-        requests: Prompts, and sources of an encoder.
+        requests: Prompts. For an encoder-decoder model, they also contain the source texts.
         decoding: Decoding settings.
-        rules: Constraints on the texts.
-        observe: Function to call with each step of each request.
+        rules: Constraints on the generated texts.
+        observe: Function that is called with each step of each request.
 
     Returns:
-        `num_return_sequences` texts of each request, best first.
+        `num_return_sequences` texts for each request, best first.
 
     Raises:
         DataError: If a prompt leaves no space for new tokens.
@@ -150,15 +151,16 @@ class _Search:
         self.ids = torch.zeros(len(requests), self.beams, 0, dtype=torch.long, device=device)
         self.logprobs = torch.zeros(len(requests), self.beams, 0, device=device)
         self.results: list[list[tuple[float, GeneratedTokens]]] = [[] for _ in requests]
-        """Results with the score that the search maximizes, which includes constraints."""
+        """Results of each request, with the score that the search maximizes. The constraints are
+        applied to this score."""
         self.changed = False
-        """Whether a constraint may have changed the score of a token that was not forbidden."""
+        """Whether a constraint may have changed the score of a token that is not forbidden."""
 
     def step(self, logprobs: Tensor, length: int) -> Tensor:
-        """Select the tokens at position `length`, counted from 1.
+        """Extend the beams by the token at position `length`, counted from 1.
 
         Returns:
-            The rows of the beams that continue, in their new order.
+            For each new beam, the row of the beam that it continues.
 
         Shapes:
             logprobs: (S · B, V); returns (S' · B,).
@@ -207,7 +209,8 @@ class _Search:
         Args:
             beam: The beam that each candidate continues.
             totals: The score of each candidate.
-            flags: Whether each candidate ended, ended with an EOS token, and with a stop string.
+            flags: Whether each candidate ended, whether it ended with an EOS token, and whether it
+                ended with a stop string.
             chosen: The candidates that become the next beams.
             indices: Indices of the requests that continue.
 
@@ -226,17 +229,17 @@ class _Search:
             self.observe(BeamStep(request, beams, tokens, scores, ended, following))
 
     def _candidates(self, logprobs: Tensor, free: Tensor) -> tuple[Tensor, Tensor]:
-        """Replace the beams by their most probable continuations.
+        """Replace the beams with their most probable continuations, the candidates of this step.
 
         Args:
-            logprobs: Log-probabilities with constraints.
-            free: Log-probabilities of the model.
+            logprobs: Log-probabilities of the next token after the constraints are applied.
+            free: Log-probabilities of the next token as the model predicts them.
 
         Returns:
             The score of each candidate, and the beam that it continues.
 
         Shapes:
-            (S · B, V) both; returns (S, C) both.
+            logprobs, free: (S · B, V); returns (S, C) and (S, C).
         """
         vocab = logprobs.shape[-1]
         # With this many candidates, at least `beams` of them do not end with an EOS token.
@@ -253,7 +256,7 @@ class _Search:
         return totals, beam
 
     def _collect(self, row: int, number: int, total: float, penalty: float, reason: Ended) -> None:
-        """Add a candidate to the results."""
+        """Add an ended candidate to the results of its request."""
         if total <= MIN_SCORE / 2:
             return
         ids, logprobs = self.ids[row, number].tolist(), self.logprobs[row, number].tolist()
@@ -268,7 +271,11 @@ class _Search:
         return not self.decoding.early_stopping and score > results[-1][0]
 
     def _keep(self, indices: list[int], chosen: Tensor, beam: Tensor) -> Tensor:
-        """Select the next beams of the requests that continue, and return their rows."""
+        """Keep the chosen candidates as the next beams of the requests that continue.
+
+        Returns:
+            For each new beam, the row of the beam that it continues.
+        """
         rows = torch.tensor(indices, dtype=torch.long, device=chosen.device)
         chosen = chosen[rows]
         self.active = [self.active[index] for index in indices]
@@ -278,7 +285,7 @@ class _Search:
         return (rows[:, None] * self.beams + beam[rows].gather(1, chosen)).flatten()
 
     def _stopped(self) -> Tensor:
-        """Return a boolean mask of the candidates that match a stop condition other than EOS."""
+        """Return a boolean mask (S, C) of the candidates that end for a reason other than EOS."""
         stops, shape = self.rules.stops, self.ids.shape[:2]
         if stops is None:
             return torch.zeros(shape, dtype=torch.bool, device=self.ids.device)
@@ -286,7 +293,7 @@ class _Search:
         return torch.tensor(flags, device=self.ids.device)
 
     def _texts(self) -> list[tuple[list[int], list[int]]]:
-        """Return the prompt and the generated tokens of each beam."""
+        """Return the prompt tokens and the generated tokens of each beam."""
         prompts = [self.requests[number].prompt.tolist() for number in self.active]
         return [
             (prompt, ids)
@@ -303,16 +310,20 @@ def _reason(end: bool, stop: bool) -> Ended:
 
 
 def _select(values: Tensor, beams: Tensor) -> Tensor:
-    """Select beams of each request, from (S, B, T) by (S, C) to (S, C, T)."""
+    """Select beams of each request.
+
+    Shapes:
+        values: (S, B, T); beams: (S, C); returns (S, C, T).
+    """
     return values.gather(1, beams[:, :, None].expand(-1, -1, values.shape[2]))
 
 
 def topk(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Return the `count` highest values of each row and their indices, highest first.
 
-    Each row is arranged in columns of `COLUMN_ROWS` values. The highest values are in the `count`
-    columns with the highest maxima. torch's `topk` over all values takes twice as long on CPUs
-    (notes/2026-11.md).
+    The values of a row are arranged in columns of `COLUMN_ROWS` values. The `count` highest values
+    must be in the `count` columns with the highest maxima, so only these columns are searched. On
+    CPUs, torch's `topk` over all values takes twice as long (notes/2026-11.md).
 
     Shapes:
         scores: (R, V); returns (R, count) and (R, count).

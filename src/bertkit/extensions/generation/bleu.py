@@ -1,4 +1,4 @@
-"""BLEU and chrF of translation models."""
+"""Evaluation of translation models with BLEU and chrF."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ from bertkit.nn.precision import Inference
 
 
 class TranslationScore(msgspec.Struct, frozen=True):
-    """Scores of translations, computed by sacrebleu."""
+    """Scores of a model's translations, computed with sacrebleu."""
 
     bleu: float
-    """BLEU (Papineni et al. 2002) with 13a tokenization and case."""
+    """Case-sensitive BLEU with 13a tokenization (Papineni et al. 2002)."""
     chrf: float
     """chrF (Popović 2015)."""
     bleu_by_length: dict[str, float]
-    """BLEU by the number of words of the source, such as `6-10`."""
+    """BLEU for each range of the number of words in the source, such as `6-10`."""
     signatures: list[str]
-    """Signatures of sacrebleu. Scores with different signatures cannot be compared."""
+    """Metric signatures from sacrebleu. Scores with different signatures cannot be compared."""
     sentences: int
     """Number of translations."""
     cut: int
-    """Number of translations that reached the maximum length."""
+    """Number of translations that were truncated at the maximum length."""
     tokens_per_second: float
     """Number of generated tokens per second."""
 
     @property
     def scores(self) -> dict[str, float]:
-        """BLEU, chrF, and BLEU by length, such as `bleu_6-10`."""
+        """BLEU, chrF, and BLEU for each range of source lengths, such as `bleu_6-10`."""
         by_length = {f"bleu_{name}": score for name, score in self.bleu_by_length.items()}
         return {"bleu": self.bleu, "chrf": self.chrf, **by_length}
 
@@ -53,14 +53,14 @@ def evaluate_translation(
     precision: Inference = "fp32",
     device: str = "auto",
 ) -> TranslationScore:
-    """Compute BLEU and chrF of the translations of a model.
+    """Translate a file and compute BLEU and chrF of the translations.
 
-    BLEU is also computed for groups of sources with a similar number of words.
+    BLEU is also computed separately for sources with similar numbers of words.
 
     Args:
         model: Model directory or hub id of a translation model.
-        source: Texts to translate, one per line.
-        reference: Reference translations, one per line.
+        source: File with the texts to translate, one per line.
+        reference: File with the reference translations, one per line.
         decoding: Settings of text generation. Default: the settings of the model.
         precision: Precision of the matrix multiplications.
         device: Device, such as cpu or cuda:0. auto selects a GPU if PyTorch finds one.
@@ -76,8 +76,8 @@ def evaluate_translation(
     sources, references = read_lines(source), read_lines(reference)
     if len(sources) != len(references):
         raise DataError(
-            f"{source}, {reference}: {len(sources):,} and {len(references):,} lines; use files in "
-            "which each line has its reference in the same line"
+            f"{source}: has {len(sources):,} lines, but {reference} has {len(references):,}; use "
+            "files in which each line of one is the translation of the same line of the other"
         )
     generate = Generate.open(model, precision=precision, device=device)
     return score_translations(generate, sources, references, decoding)
@@ -94,7 +94,7 @@ def score_translations(
     Args:
         generate: The translation model.
         sources: Texts to translate.
-        references: Reference translation of each text.
+        references: The reference translation of each text.
         decoding: Decoding settings. Default: the settings of the model.
     """
     bleu, chrf = sacrebleu_metrics()
@@ -119,7 +119,7 @@ def score_translations(
 
 
 def sacrebleu_metrics() -> tuple[Any, Any]:
-    """Return BLEU and chrF.
+    """Return the BLEU and chrF metrics of sacrebleu.
 
     Raises:
         BertkitError: If sacrebleu is not installed.

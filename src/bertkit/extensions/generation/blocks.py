@@ -1,4 +1,4 @@
-"""Blocks of text for next-token prediction."""
+"""Training samples for next-token prediction: blocks of consecutive tokens."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Ids = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class TokenBlock:
-    """Tokens, and the next token of each.
+    """Consecutive tokens of a document. The label of each token is the token after it.
 
     Shapes:
         ids, types, labels: (T,).
@@ -36,11 +36,11 @@ class TokenBlock:
 
 
 class Blocks(Shuffled[TokenBlock]):
-    """The blocks of some documents, each of one document.
+    """Blocks of up to `length` tokens, where each block comes from one document.
 
-    A document is preceded by a BOS token if the tokenizer adds one, otherwise by an EOS token, and
-    followed by an EOS token. It is split every `length` tokens; the last block can be shorter.
-    Radford et al. 2018, section 3.1.
+    A document starts with a BOS token if the tokenizer adds one, otherwise with an EOS token, and
+    ends with an EOS token. It is split after every `length` tokens, so its last block can be
+    shorter. Radford et al. 2018, section 3.1.
     """
 
     def __init__(
@@ -60,14 +60,14 @@ class Blocks(Shuffled[TokenBlock]):
         sizes = np.diff(bounds)[self.documents] + 1
         self._first = np.cumsum([0, *(-(-sizes // length))])
         if not len(self):
-            raise DataError(f"{corpus.folder}: no text to make samples from")
+            raise DataError(f"{corpus.folder}: contains no text to train on; prepare other files")
 
     def __len__(self) -> int:
         """Return the number of blocks per epoch."""
         return int(self._first[-1])
 
     def sample(self, epoch: int, index: int) -> TokenBlock:
-        """Return a block, which is equal in all epochs."""
+        """Return a block. It is the same in every epoch."""
         document = int(np.searchsorted(self._first, index, side="right")) - 1
         start = int(index - self._first[document]) * self.length
         first, last = self.corpus.document_starts[self.documents[document] :][:2]
@@ -82,14 +82,16 @@ def block(
     end: int | None,
     begin: int | None = None,
 ) -> TokenBlock:
-    """Return a block of the sequence `begin`, text, `end`.
+    """Return one block of a document.
+
+    The document is the sequence of the token `begin`, the text, and the token `end`.
 
     Args:
-        text: Token ids of a document.
+        text: Token ids of the document.
         start: Index of the block's first token in the sequence.
-        length: Maximum number of tokens.
-        end: EOS token. If None, the sequence is the text only.
-        begin: First token. Default: `end`.
+        length: Maximum number of tokens in the block.
+        end: EOS token. If None, the sequence is only the text, without `begin`.
+        begin: Token before the text. Default: `end`.
     """
     if end is None:
         # The block needs one more token, the label of its last token.
@@ -103,6 +105,6 @@ def block(
 
 
 def pack_blocks(blocks: Sequence[TokenBlock]) -> Batch:
-    """Pack blocks, with the next token of each token as the target of the LM head."""
+    """Pack blocks into a batch. The targets of the LM head are the labels of the blocks."""
     labels = torch.from_numpy(np.concatenate([block.labels for block in blocks]))
     return Batch.of(blocks, targets={"lm": labels})

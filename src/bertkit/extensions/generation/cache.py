@@ -1,6 +1,6 @@
-"""Key/value cache of autoregressive decoding.
+"""Key/value cache for autoregressive decoding.
 
-Each row stores its tokens from position 0 on, so there is no padding on the left.
+Each row stores its tokens from position 0, without padding on the left.
 """
 
 from __future__ import annotations
@@ -15,28 +15,29 @@ from torch.nn import functional as F
 from bertkit.batch import Packed
 
 GROWTH_TOKENS = 8
-"""Minimum number of tokens by which a cache grows; larger caches grow by an eighth."""
+"""Minimum number of tokens by which a cache grows. A large cache grows by an eighth of its size."""
 
 BEAM_STEPS = 8
-"""Number of beam search steps between two removals of the keys that no beam attends to."""
+"""Number of beam search steps for which `BeamCache` adds free slots each time it removes the keys
+that no beam attends to."""
 
 FUSED_MAX_ROWS = 256
-"""Maximum number of rows of keys for which torch's fused attention is faster in fp32 on CPUs.
-Beams of many texts have many short rows (notes/2026-11.md)."""
+"""Maximum number of rows of keys for which torch's fused attention is faster than `_attend` in fp32
+on CPUs. Beam search over many texts has many short rows (notes/2026-11.md)."""
 
 
 @dataclass(frozen=True)
 class Appended:
-    """Layout of `width` new tokens per row, which follow the tokens in the cache.
+    """Layout of a batch that appends `width` new tokens to each row of a cache.
 
     Shapes:
-        lengths: (R,), the number of tokens of each row in the cache.
+        lengths: (R,), the number of tokens that each row already has in the cache.
     """
 
     lengths: Tensor
     width: int
     longest: int
-    """Number of tokens of the longest row, including the new tokens."""
+    """Number of tokens in the longest row, including the new tokens."""
 
     @property
     def total(self) -> int:
@@ -44,7 +45,7 @@ class Appended:
 
     @property
     def row_positions(self) -> Tensor:
-        """(R, C), the position of each token in its row."""
+        """Position of each new token in its row, of shape (R, C)."""
         return self.lengths[:, None] + torch.arange(self.width, device=self.lengths.device)
 
     @property
@@ -56,7 +57,7 @@ class KeyValues:
     """Keys and values of one layer.
 
     Shapes:
-        both: (2, R, Hkv, capacity, K): keys, then values, in one contiguous tensor.
+        both: (2, R, Hkv, capacity, K), one contiguous tensor with the keys, then the values.
     """
 
     def __init__(self, both: Tensor) -> None:
@@ -67,40 +68,41 @@ class KeyValues:
         return self.both.shape[3]
 
     def pad(self, capacity: int) -> KeyValues:
-        """Return a copy with a larger capacity."""
+        """Return a copy with space for `capacity` tokens per row."""
         return KeyValues(F.pad(self.both, (0, 0, 0, capacity - self.capacity)))
 
     def select_rows(self, rows: Tensor, capacity: int | None = None) -> KeyValues:
-        """Return the given rows, in this order, truncated to `capacity` tokens."""
+        """Return the rows with these indices, in this order, truncated to `capacity` tokens."""
         both = self.both if capacity is None else self.both[:, :, :, :capacity]
         return KeyValues(both.index_select(1, rows))
 
     def gather(self, indices: Tensor, rows: int) -> KeyValues:
-        """Return the keys and values at flat indices of all vectors, divided into `rows` rows."""
+        """Select vectors by their flat indices, and return them as `rows` rows."""
         _, _, heads, _, width = self.both.shape
         both = self.both.view(-1, width).index_select(0, indices)
         return KeyValues(both.view(2, rows, heads, -1, width))
 
     def concat(self, other: KeyValues) -> KeyValues:
-        """Return the rows of this object and then of another object."""
+        """Return the rows of this object followed by the rows of another object."""
         capacity = max(self.capacity, other.capacity)
         return KeyValues(torch.cat([self.pad(capacity).both, other.pad(capacity).both], 1))
 
     def attend(self, q: Tensor, mask: Tensor | None, length: int, scale: float) -> Tensor:
-        """Compute attention to the first `length` keys.
+        """Compute attention to the first `length` keys of each row.
 
         Args:
-            q: Queries; R' is a multiple of R.
-            mask: Tensor to add to the scores. None if each query attends to all keys.
-            length: Number of keys.
-            scale: Factor of the scores.
+            q: Queries. R' is a multiple of R; each row of keys serves R' / R adjacent queries.
+            mask: Tensor that is added to the attention scores, or None if every query attends to
+                all keys.
+            length: Number of keys to attend to.
+            scale: Factor by which the scores are multiplied.
 
         Shapes:
             q: (R', H, K); mask: (R, 1 or H, R' / R, length); returns (R', H, K).
         """
         _, rows, groups, _, width = self.both.shape
         shared = q.shape[1] // groups
-        # Heads that share keys, and adjacent queries of the same row, become one matmul.
+        # The heads that share keys and the adjacent queries of a row are computed in one matmul.
         q = q.view(rows, -1, groups, shared, width).permute(0, 2, 1, 3, 4).flatten(2, 3)
         if mask is not None and mask.shape[1] > 1:
             mask = mask.unflatten(1, (groups, shared)).transpose(2, 3).flatten(2, 3)
@@ -116,7 +118,7 @@ class KeyValues:
 
 
 def _attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float) -> Tensor:
-    """Compute attention with two matrix multiplications.
+    """Compute attention with two matrix multiplications instead of torch's fused function.
 
     Shapes:
         q: (R, G, C, K); k, v: (R, G, T, K); returns (R, G, C, K).
@@ -129,25 +131,25 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float) 
 
 
 class Cache:
-    """Key/value cache of all layers.
+    """Key/value cache of all layers of a model.
 
     Shapes:
-        lengths: (R,), the number of tokens of each row.
+        lengths: (R,), the number of tokens in each row.
     """
 
     def __init__(self, layers: Sequence[KeyValues], lengths: Tensor, longest: int) -> None:
         self.layers, self.lengths, self.longest = list(layers), lengths, longest
-        # Keys and values of the encoder, for the cross-attention of a decoder.
+        # Keys and values of the encoder outputs, for the decoder's cross-attention.
         self.sources: Sources | None = None
 
     @staticmethod
     def of(keys: Sequence[Tensor], values: Sequence[Tensor], layout: Packed) -> Cache:
-        """Build the cache of packed sequences.
+        """Build a cache from the keys and values that a model computed for packed sequences.
 
         Args:
             keys: The keys of each layer.
             values: The values of each layer.
-            layout: The layout of the sequences.
+            layout: The layout of the packed sequences.
 
         Shapes:
             keys, values: (N, Hkv, K) per layer.
@@ -166,7 +168,7 @@ class Cache:
         return Cache(layers, layout.counts, layout.longest)
 
     def append(self, width: int) -> CacheStep:
-        """Return a step that appends `width` tokens to each row; grow the cache if necessary."""
+        """Return a step that appends `width` tokens to each row. The cache grows if necessary."""
         longest = self.longest + width
         if longest > self.layers[0].capacity:
             capacity = longest + max(GROWTH_TOKENS, longest // GROWTH_TOKENS)
@@ -178,16 +180,19 @@ class Cache:
         )
 
     def branch(self, beams: int) -> Cache:
-        """Return a cache with `beams` adjacent copies of each row; this cache becomes invalid."""
+        """Return a cache with `beams` adjacent copies of each row.
+
+        Do not use this cache afterwards.
+        """
         return BeamCache(self, beams)
 
     def advance(self, counts: Tensor) -> None:
-        """Keep the first `counts` new tokens of each row; the next step overwrites the rest."""
+        """Keep the first `counts` new tokens of each row. The next step overwrites the others."""
         self.lengths = self.lengths + counts
         self.longest = int(self.lengths.max())
 
     def keep(self, rows: Tensor) -> None:
-        """Select rows, in this order; an index may occur twice."""
+        """Keep only the rows with these indices, in this order. An index may occur repeatedly."""
         self.layers = [layer.select_rows(rows) for layer in self.layers]
         self.lengths = self.lengths[rows]
         self.longest = int(self.lengths.max()) if len(rows) else 0
@@ -195,7 +200,7 @@ class Cache:
             self.sources.keep(rows)
 
     def join(self, other: Cache) -> None:
-        """Append the rows of another cache."""
+        """Append the rows of another cache to this cache."""
         pairs = zip(self.layers, other.layers, strict=True)
         self.layers = [layer.concat(added) for layer, added in pairs]
         self.lengths = torch.cat([self.lengths, other.lengths])
@@ -205,17 +210,17 @@ class Cache:
 
 
 class BeamCache(Cache):
-    """Key/value cache of beam search, in which the beams of a request share all keys.
+    """Key/value cache for beam search, in which all beams of a request share one row of keys.
 
-    A mask records which keys each beam attends to. A beam that continues another beam copies its
-    mask, but no keys. Keys that no beam attends to are removed when the cache grows or a request
-    ends.
+    A mask records which keys each beam attends to. When a beam continues another beam, only the
+    mask is copied, not the keys. Keys that no beam attends to are removed when the cache grows or a
+    request ends.
 
     Shapes:
-        lengths: (R,), the number of tokens of each beam, with R = S · beams for S requests.
-        used: (S,), the number of slots in use.
+        lengths: (R,), the number of tokens of each beam, where R = S · beams for S requests.
+        used: (S,), the number of slots that each request uses.
         keys: (S, L), the position of each key in its text.
-        seen: (S, beams, L), whether a beam attends to a key.
+        seen: (S, beams, L), whether each beam attends to each key.
     """
 
     def __init__(self, cache: Cache, beams: int) -> None:
@@ -229,7 +234,7 @@ class BeamCache(Cache):
 
     @property
     def _requests(self) -> Tensor:
-        """(S,), the indices of all requests."""
+        """Indices of all requests, of shape (S,)."""
         return torch.arange(len(self.used), device=self.used.device)
 
     def append(self, width: int) -> CacheStep:
@@ -239,7 +244,7 @@ class BeamCache(Cache):
             ValueError: If `width` is not 1.
         """
         if width != 1:
-            raise ValueError(f"beams grow by one token at a time, not by {width}")
+            raise ValueError(f"width must be 1, because beams grow by one token, got {width}")
         if self.keys.shape[1] + self.beams > self.layers[0].capacity:
             self._compact(self._requests)
         layout = Appended(self.lengths, width, self.longest + width)
@@ -254,7 +259,11 @@ class BeamCache(Cache):
         self.used = self.used + self.beams
 
     def keep(self, rows: Tensor) -> None:
-        """Select beams, in this order: `beams` adjacent beams of each request that continues."""
+        """Keep only the beams with these indices, in this order.
+
+        Args:
+            rows: `beams` adjacent indices for each request that continues.
+        """
         requests = rows[:: self.beams] // self.beams
         self.lengths, self.seen = self.lengths[rows], self.seen.flatten(0, 1)[rows]
         self.seen = self.seen.unflatten(0, (-1, self.beams))
@@ -264,9 +273,9 @@ class BeamCache(Cache):
             self.sources.keep(rows)
 
     def _compact(self, requests: Tensor) -> None:
-        """Select requests, remove the keys that no beam attends to, and add free slots.
+        """Keep only some requests, remove the keys that no beam attends to, and add free slots.
 
-        The rows of `seen` are already selected.
+        The rows of `seen` must already be selected.
 
         Shapes:
             requests: (S',), the indices of the requests that continue.
@@ -286,12 +295,12 @@ class BeamCache(Cache):
 
 
 class Sources:
-    """Keys and values of encoder outputs, stored once for all rows that share a source.
+    """Keys and values of encoder outputs, stored once for all rows with the same source text.
 
     Shapes:
-        lengths: (S,), the number of tokens of each source.
-        owner: (R,), the index of each row's source. Adjacent rows share a source; each source has
-            the same number of rows.
+        lengths: (S,), the number of tokens in each source.
+        owner: (R,), the index of each row's source. The rows of a source are adjacent, and every
+            source has the same number of rows.
     """
 
     def __init__(
@@ -301,10 +310,10 @@ class Sources:
 
     @staticmethod
     def of(projections: Sequence[Tensor], layout: Packed, order: Tensor) -> Sources:
-        """Build the cache of packed sources, with one row for each index in `order`.
+        """Build the keys and values of packed sources, with one row for each index in `order`.
 
         Shapes:
-            projections: (N, 2, H, K) per layer, keys and values.
+            projections: (N, 2, H, K) per layer, the keys and values of the N source tokens.
         """
         cache = Cache.of([x[:, 0] for x in projections], [x[:, 1] for x in projections], layout)
         cache.keep(order)
@@ -312,7 +321,7 @@ class Sources:
         return Sources(cache.layers, cache.lengths, rows, cache.longest)
 
     def keep(self, rows: Tensor) -> None:
-        """Select rows, in this order."""
+        """Keep only the rows with these indices, in this order."""
         owner = self.owner[rows]
         used, counts = owner.unique_consecutive(return_counts=True)
         if bool((counts != counts[:1]).any()):
@@ -326,7 +335,7 @@ class Sources:
         self.owner = torch.arange(len(used), device=owner.device).repeat_interleave(repeats)
 
     def join(self, other: Sources) -> None:
-        """Append the rows of other sources; each row then has its own copy of its source."""
+        """Append the rows of other sources. Afterwards, each row has its own copy of its source."""
         cache, added = (Cache(s.layers, s.lengths, s.longest) for s in (self, other))
         cache.keep(self.owner)
         added.keep(other.owner)
@@ -337,24 +346,25 @@ class Sources:
 
 @dataclass(frozen=True)
 class CachePositions:
-    """Positions of the new tokens and of the keys of each row.
+    """Positions of the new tokens and of the keys in each row.
 
     Shapes: R rows, Q new tokens per row, L keys.
     """
 
     queries: Tensor
-    """(R, Q), the position of each new token in its text."""
+    """Position of each new token in its text, of shape (R, Q)."""
     keys: Tensor
-    """(R or 1, L), the position of each key in its text."""
+    """Position of each key in its text, of shape (R or 1, L)."""
     seen: Tensor
-    """(R, Q, L), whether the new token attends to the key: an earlier key or its own."""
+    """Whether each new token attends to each key, of shape (R, Q, L). A token attends to earlier
+    keys and to its own key."""
 
 
 class CacheStep:
-    """One decoding step: the new tokens of each row, while they pass through the layers.
+    """One decoding step, which gives the layers access to the cache while they compute new tokens.
 
     Shapes:
-        slots: (R, Q), the index of each new token among the keys of its row.
+        slots: (R, Q), the index at which each new token's key is stored in its row.
     """
 
     def __init__(
@@ -366,7 +376,7 @@ class CacheStep:
         both, device = cache.layers[0].both, slots.device
         self.mask = _mask(positions.seen[:, None], both.dtype)
         _, rows, heads, capacity, _ = both.shape
-        # Flat indices of the new keys, then values, among all vectors of a layer.
+        # Flat indices of the new keys and then of the new values, among all vectors of a layer.
         first = torch.arange(2 * rows * heads, device=device).view(2, rows, heads) * capacity
         self.slots = (first.permute(1, 0, 2)[:, None] + slots[:, :, None, None]).flatten()
         self.source_mask: Tensor | None = None
@@ -375,7 +385,7 @@ class CacheStep:
             self.source_mask = _mask(real[:, None, None], both.dtype)
 
     def bias(self, bias: Tensor) -> None:
-        """Add a bias to the scores of all layers.
+        """Add a bias to the attention scores in all layers.
 
         Shapes:
             bias: (R, H, Q, L).
@@ -383,11 +393,15 @@ class CacheStep:
         self.mask = bias if self.mask is None else bias + self.mask
 
     def layer(self, number: int) -> LayerStep:
-        """Return the self-attention of a layer."""
+        """Return the function that computes the self-attention of a layer."""
         return LayerStep(self, self.cache.layers[number])
 
     def source(self, number: int) -> SourceStep | None:
-        """Return the cross-attention of a layer, or None if there are no sources."""
+        """Return the function that computes the cross-attention of a layer.
+
+        Returns:
+            The function, or None if there are no sources.
+        """
         sources = self.cache.sources
         if sources is None:
             return None
@@ -395,7 +409,11 @@ class CacheStep:
 
 
 def _mask(seen: Tensor, dtype: torch.dtype) -> Tensor | None:
-    """Return a tensor to add to the scores that hides keys, or None if all are visible."""
+    """Return a tensor that hides unseen keys when it is added to the scores.
+
+    Returns:
+        The tensor, or None if all keys are visible.
+    """
     if bool(seen.all()):
         return None
     return torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill_(~seen, -torch.inf)
@@ -403,13 +421,13 @@ def _mask(seen: Tensor, dtype: torch.dtype) -> Tensor | None:
 
 @dataclass(frozen=True)
 class LayerStep:
-    """Self-attention of the new tokens in one layer, which also stores their keys and values."""
+    """Self-attention of the new tokens in one layer. It also stores their keys and values."""
 
     step: CacheStep
     layer: KeyValues
 
     def __call__(self, q: Tensor, kv: Tensor | None, scale: float) -> Tensor:
-        """Store the new keys and values, and compute attention.
+        """Store the new keys and values, then compute attention to all keys of each row.
 
         Shapes:
             q: (R · C, H, K); kv: (R · C, 2, Hkv, K); returns (R · C, H, K).
@@ -433,7 +451,7 @@ class SourceStep:
     longest: int
 
     def __call__(self, q: Tensor, kv: Tensor | None, scale: float) -> Tensor:
-        """Compute attention to the sources.
+        """Compute attention to the source tokens.
 
         Shapes:
             q: (R · C, H, K); returns (R · C, H, K).

@@ -1,6 +1,6 @@
-"""Conversations as token ids.
+"""Conversion of conversations to token ids.
 
-A chat template is a Jinja program. bertkit never runs it: it recognizes published templates
+A chat template is a Jinja program, which bertkit never runs. It recognizes published templates
 (`bertkit.extensions.generation.chat_templates`) and rejects all others.
 """
 
@@ -32,10 +32,11 @@ class Message(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Template:
-    """Special tokens and text around a message.
+    """Special tokens and text that surround a message.
 
-    A message is `opening` (a token), the role, `closing` (a token), `gap`, its content, the token
-    `end`, and `suffix`. If `trim`, whitespace around the content is removed.
+    A message consists of the token `opening`, the role, the token `closing`, the text `gap`, the
+    content, the token `end`, and the text `suffix`. If `trim` is true, whitespace around the
+    content is removed.
     """
 
     opening: str
@@ -53,8 +54,12 @@ TEMPLATES = {
         "<|start_header_id|>", "<|end_header_id|>", "\n\n", "<|eot_id|>", "", trim=True
     ),
 }
-"""The formats of `chat_templates.KNOWN`. A tokenizer without a template gets the first whose
-tokens it has, otherwise a line `user: …` per message, with the EOS token (`plain`)."""
+"""Formats of the templates in `chat_templates.KNOWN`.
+
+For a tokenizer without a chat template, the first format whose special tokens are in its vocabulary
+is used. If there is none, the format is `plain`: a line such as `user: …` per message, which ends
+with the EOS token.
+"""
 
 BEGIN = "<|begin_of_text|>"
 """First token of the Llama 3 formats."""
@@ -65,13 +70,14 @@ PROBE = (
     Message("assistant", " Hi!\n"),
     Message("user", "2  words"),
 )
-"""A conversation that `ChatFormat` tokenizes in two ways."""
+"""Conversation that `ChatFormat` tokenizes in two ways to check that the results are equal."""
 
 
 class ChatFormat:
-    """Conversations in the format of a tokenizer.
+    """Converter of conversations to token ids, in the chat format of a tokenizer.
 
-    Contents are ordinary text: special tokens in a content are not recognized.
+    The content of a message is tokenized as ordinary text. If it contains the name of a special
+    token, the name is not converted to that token.
 
     Raises:
         TokenizerError: If bertkit does not recognize the chat template of the tokenizer, or
@@ -105,12 +111,12 @@ class ChatFormat:
         """Tokenize a conversation.
 
         Args:
-            messages: The messages.
-            answer: Whether to add the start of the assistant's next message.
+            messages: The messages of the conversation.
+            answer: Whether to append the start of an assistant message, which the model continues.
 
         Returns:
-            The token ids, and a weight per token: 1 in the assistant's messages, including their
-            end tokens, otherwise 0.
+            The token ids and a weight per token. The weight is 1 for the content and the end token
+            of an assistant message, and 0 for all other tokens.
 
         Shapes:
             Returns (T,) and (T,).
@@ -137,13 +143,16 @@ class ChatFormat:
 
     @property
     def end(self) -> int:
-        """Token that ends a message."""
+        """Id of the token that ends a message."""
         return self._token(self.template.end)[0]
 
     def _parts(
         self, messages: Sequence[Message], *, answer: bool
     ) -> list[tuple[Sequence[int] | str, bool]]:
-        """Return the texts and special tokens of a conversation, and whether each is a target."""
+        """Return the parts of a conversation, and whether the model is trained to predict each.
+
+        A part is a text or a list of special token ids.
+        """
         template = self.template
         if self.system is not None and messages[0].role != "system":
             messages = [Message("system", self.system), *messages]
@@ -175,12 +184,15 @@ class ChatFormat:
         return all(self.tokenizer.has(token) for token in (template.opening, template.end))
 
     def _recognize(self, template: str) -> str:
-        """Return the format of the template; set the default system message and the BOS token."""
+        """Return the name of the template's format.
+
+        This also sets the default system message and the BOS token of this object.
+        """
         known, tokenizer = recognize(template), self.tokenizer
         if known is None or not self._has(TEMPLATES[known.format]):
             raise TokenizerError(
                 f"{tokenizer.source}: chat_template is not one of the supported ChatML and Llama 3 "
-                "templates; remove it, and fine-tune the model on conversations"
+                "templates; remove chat_template, and fine-tune the model on conversations"
             )
         self.system = known.system
         if known.format == "llama-3":
@@ -190,7 +202,7 @@ class ChatFormat:
         return known.format
 
     def _check_ids(self) -> None:
-        """Check that a conversation has the ids of its text, like in transformers."""
+        """Check that a conversation has the same token ids as its text, as in transformers."""
         tokenizer = self.tokenizer
         parts = self._parts(PROBE, answer=True)
         text = "".join(
@@ -210,13 +222,14 @@ def check_messages(messages: Sequence[Message], where: str) -> None:
     """Check the messages of a conversation.
 
     Raises:
-        DataError: If there are no messages, a message is empty, or a system message is not first.
+        DataError: If there are no messages, a message is empty, or a system message is not the
+            first message.
     """
     if not messages:
         raise DataError(f"{where}: must contain at least one message")
     for number, message in enumerate(messages):
         if not message.content.strip():
-            raise DataError(f"{where}: message {number + 1} is empty; remove it")
+            raise DataError(f"{where}: message {number + 1} is empty; remove the message")
         if message.role == "system" and number:
             raise DataError(
                 f"{where}: message {number + 1} is a system message; it must be the first message"

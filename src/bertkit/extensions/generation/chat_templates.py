@@ -1,7 +1,7 @@
 """Published chat templates that bertkit recognizes.
 
-bertkit never runs a template. It parses the template with jinja2 and compares the syntax tree with
-the trees of `KNOWN`.
+bertkit never runs a template. It parses the template with jinja2, and compares its syntax tree with
+the syntax trees of the templates in `KNOWN`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from jinja2 import Environment, TemplateSyntaxError, nodes
 
 MAX_TEMPLATE = 1_000_000
-"""Maximum number of characters of a template."""
+"""Maximum number of characters in a template."""
 
 SYSTEM = "{system}"
 """Placeholder in `KNOWN` for the default system message."""
@@ -78,29 +78,33 @@ KNOWN = {
         + "{% endif %}",
     ),
 }  # fmt: skip
-"""Templates by their format."""
+"""Known templates of each format."""
 
 NO_OUTPUT = (
     "{% if not add_generation_prompt is defined %}"
     "{% set add_generation_prompt = false %}{% endif %}"
 )
-"""Statement without effect at the start of some templates."""
+"""Statement at the start of some templates that does not change the rendered text."""
 
 
 @dataclass(frozen=True)
 class Recognized:
-    """A known template."""
+    """Result of recognizing a template."""
 
     format: str
-    """Key of `KNOWN`."""
+    """Format of the template, a key of `KNOWN`."""
     system: str | None = None
-    """Default system message."""
+    """Default system message of the template, if any."""
     bos: bool = False
     """Whether the BOS token of the tokenizer precedes the conversation."""
 
 
 def recognize(template: str) -> Recognized | None:
-    """Return the known template that renders the same text, or None."""
+    """Find the known template that renders conversations as the given template does.
+
+    Returns:
+        The format and options of the known template, or None if no template matches.
+    """
     if len(template) > MAX_TEMPLATE:
         return None
     try:
@@ -123,17 +127,17 @@ def _known() -> list[tuple[str, Any]]:
 
 
 def _parse(template: str) -> Any:
-    """Return the statements of a template, in one spelling, without branches for tools."""
+    """Return the statements of a template in a normalized form, without branches for tools."""
     # transformers sets the same options.
     environment = Environment(trim_blocks=True, lstrip_blocks=True)
     with warnings.catch_warnings():
-        # Strings with unknown escapes cause the warning.
+        # Strings with unknown escape sequences cause this warning.
         warnings.simplefilter("ignore", DeprecationWarning)
         body = _body(environment.parse(template).body)
         ignored = _body(environment.parse(NO_OUTPUT).body)
     if body[:1] == ignored:
         return body[1:]
-    # BOS may precede the statement without effect.
+    # The output of the BOS token may precede `NO_OUTPUT`.
     return [*body[:1], *body[2:]] if body[1:2] == ignored else body
 
 
@@ -159,11 +163,11 @@ _OTHER_TURNS = [
     ("compare", ("item", ("name", "message"), ("text", "role")), [("eq", ("text", role))])
     for role in ("assistant", "tool")
 ]
-"""Conditions that apply only to messages with tools, after a condition on `tool_calls`."""
+"""Conditions that select messages about tools when they follow a condition on `tool_calls`."""
 
 
 def _parts(node: Any) -> list[Any]:
-    """Return the expressions whose texts are concatenated."""
+    """Return the expressions whose values an output statement concatenates."""
     if isinstance(node, nodes.TemplateData):
         return [("text", node.data)]
     if isinstance(node, nodes.Add):
@@ -210,7 +214,7 @@ def _merge_texts(parts: list[Any]) -> list[Any]:
 
 
 def _merge_outputs(statements: list[Any]) -> list[Any]:
-    """Concatenate adjacent outputs."""
+    """Merge adjacent output statements."""
     result: list[Any] = []
     for statement in statements:
         if statement[0] == "print" and result and result[-1][0] == "print":
@@ -223,7 +227,10 @@ def _merge_outputs(statements: list[Any]) -> list[Any]:
 
 
 def _matches(known: Any, tree: Any, system: list[str]) -> bool:
-    """Return whether both trees are equal; append the text at `SYSTEM` to `system`."""
+    """Return whether a known syntax tree matches a template's tree.
+
+    The placeholder `SYSTEM` in the known tree matches any text, which is appended to `system`.
+    """
     if type(known) is not type(tree):
         return False
     if isinstance(known, str) and SYSTEM in known:

@@ -1,4 +1,4 @@
-"""Commands of generative models."""
+"""Commands that generate text: `generate`, `chat`, and `view align`."""
 
 from __future__ import annotations
 
@@ -47,35 +47,36 @@ def generate(
     precision: Inference = "fp32",
     device: str = "auto",
 ) -> None:
-    """Continue prompts, translate lines, or summarize documents.
+    """Continue prompts, translate lines, or summarize documents, depending on the model.
 
-    A decoder-only model continues each prompt, as JSON. A translation model translates each line,
-    and another encoder-decoder model or a model of `finetune summarize` summarizes each document:
-    one line of text per input.
+    With a decoder-only model, the command continues each prompt and prints the result as JSON. With
+    a translation model, it translates each line. With another encoder-decoder model, or a model
+    from `finetune summarize`, it summarizes each document. A translation or summary is one line.
 
     Args:
         model: Model directory or hub id.
         text: Input texts. Default: the lines of stdin.
-        file: Input texts, one per line, or the rows of a .jsonl, .csv or .tsv file; - is stdin.
-        text_column: With --file: column of the text.
+        file: File with one input text per line, or .jsonl, .csv or .tsv file with one input text
+            per row; - is stdin.
+        text_column: With --file: column that contains the input texts.
         prompt: Text before each input of an encoder-decoder model, such as "summarize: ". Default:
             the prompt of the model.
         decoding: Settings of text generation. Default: the settings of the model.
-        stops: String that ends a text. Repeatable.
-        prefix: String that each generated text begins with.
-        choices: String that a generated text may be. Repeatable.
+        stops: String before which a generated text ends. Repeatable.
+        prefix: String that each generated text must begin with.
+        choices: One of the texts that the model may generate. Repeatable.
         stream: Whether to print each token of a continuation as soon as it is generated.
-        scores: Whether to print all translations of a line with their scores, as JSON.
+        scores: Whether to print all translations of each line with their scores, as JSON.
         precision: Precision of the matrix multiplications.
         device: Device, such as cpu or cuda:0. auto selects a GPU if PyTorch finds one.
 
     Raises:
-        ConfigError: If an option does not apply to the model.
+        ConfigError: If an option is not supported by the model.
     """
     if text and file is not None:
-        raise ConfigError("--file cannot be combined with texts; remove one of them")
+        raise ConfigError("--file cannot be combined with texts; remove --file or the texts")
     if file is None and text_column is not None:
-        raise ConfigError("--text-column requires --file")
+        raise ConfigError("--text-column requires --file; add --file, or remove --text-column")
     writer = _open_writer(model, precision, device)
     rules: dict[str, Any] = {"stop": stops or (), "prefix": prefix, "choices": choices or ()}
     if not isinstance(writer, Generate):
@@ -92,17 +93,17 @@ def generate(
 
 
 def _check_unused(model: str, **options: Any) -> None:
-    """Raise ConfigError if an option is set."""
+    """Raise ConfigError if an option is set that the type of model does not support."""
     for name, value in options.items():
         if value:
             option = {"choices": "choice"}.get(name, name)
-            raise ConfigError(f"--{option}: not supported by {model}; remove it")
+            raise ConfigError(f"--{option}: not supported by {model}; remove the option")
 
 
 def _open_writer(
     model: str, precision: Inference, device: str
 ) -> Generate | WriteSummaries | TaskPipeline[SummaryAnswer]:
-    """Load a model as the pipeline that it was trained for."""
+    """Load a model, and open the pipeline for the task that it was trained on."""
     device = inference_device(device, precision, model)
     loaded = load(model)
     encodes = loaded.model.decoder is not None and loaded.family.name not in TRANSLATION_FAMILIES
@@ -137,13 +138,13 @@ def _continue(
     *,
     stream: bool,
 ) -> None:
-    """Print the continuations of each prompt as JSON, or the tokens of one as text."""
+    """Print the continuations of each prompt, as JSON or as a stream of tokens."""
     if not stream:
         for texts in writer(prompts, decoding, **rules):
             print_json(texts)
         return
     if rules["prefix"] or rules["choices"]:
-        raise ConfigError("--stream cannot be combined with --prefix or --choice; remove it")
+        raise ConfigError("--stream cannot be combined with --prefix or --choice; remove --stream")
     for prompt in prompts:
         for token in writer.stream(prompt, decoding, stop=rules["stop"]):
             print(token, end="", flush=True)
@@ -158,9 +159,9 @@ def _translate(
     *,
     scores: bool,
 ) -> None:
-    """Print the best translation of each line, or all translations with scores as JSON.
+    """Print the best translation of each line, or all its translations with scores as JSON.
 
-    The translation of a blank line is blank.
+    For a blank line, the output is also blank.
     """
     for part in batched(inputs, BATCH_LINES):
         answers = iter(writer([line for _, line in part if line.strip()], decoding, **rules))
@@ -175,7 +176,7 @@ def _translate(
 
 
 BATCH_LINES = 1024
-"""Number of lines that are read before the first line is translated."""
+"""Number of lines that are read and translated at a time."""
 
 
 def _summarize(
@@ -184,23 +185,23 @@ def _summarize(
     decoding: Any,
     prompt: str | None,
 ) -> None:
-    """Print the summary of each document, in one line."""
+    """Print the summary of each document on one line."""
     if prompt is not None:
         if not isinstance(writer, WriteSummaries):
             raise ConfigError(
-                "--prompt: not supported by a model that selects sentences; remove it"
+                "--prompt: not supported by a model that selects sentences; remove --prompt"
             )
         writer.prompt = prompt
     for part in batched(inputs, BATCH_DOCUMENTS):
         answers = summaries(writer, [text for _, text in part], decoding)
         for (location, _), answer in zip(part, answers, strict=True):
             if answer.truncated:
-                say(f"{location}: longer than the model; the end was truncated")
+                say(f"{location}: longer than the model supports; the end was truncated")
             print(" ".join(answer.text.split()))
 
 
 BATCH_DOCUMENTS = 256
-"""Number of documents that are read before the first document is summarized."""
+"""Number of documents that are read and summarized at a time."""
 
 
 def chat(
@@ -214,12 +215,12 @@ def chat(
 ) -> None:
     """Chat with a model in the terminal.
 
-    Press Ctrl-D to exit. When the conversation reaches the maximum length of the model, its oldest
-    messages are removed, with a warning.
+    Press Ctrl-D to exit. When the conversation becomes too long for the model, its oldest messages
+    are removed, and a warning is shown.
 
     Args:
         model: Model directory, GGUF file or hub id of a chat model.
-        system: System message. Default: the message of the model's chat template.
+        system: System message. Default: the system message of the model's chat template, if any.
         decoding: Settings of text generation. Default: the settings of the model.
         precision: Precision of the computation.
         device: Device, such as cpu or cuda:0. auto selects a GPU if PyTorch finds one.
@@ -247,7 +248,7 @@ def chat(
 
 
 MIN_ANSWER_TOKENS = 256
-"""Number of tokens reserved for an answer, up to half the maximum length of the model."""
+"""Number of tokens that are reserved for an answer, but at most half the model's maximum length."""
 
 
 def align(
@@ -259,28 +260,28 @@ def align(
     out: Path | None = None,
     device: str = "auto",
 ) -> dict[str, Any] | None:
-    """Show which source tokens a translation attends to.
+    """Show which source tokens each token of a translation attends to.
 
     The weights are the mean over layers and heads.
 
     Args:
-        model: Directory or hub id of a translation model with attention.
+        model: Directory or hub id of a translation model whose decoder attends to the source.
         text: Source text.
-        translation: Translation. Default: the translation of the model.
+        translation: Translation of the text. Default: the translation that the model generates.
         out: Output path of a heat map (.svg). Must not exist. Default: print the weights, one row
             per token of the translation.
         device: Device, such as cpu or cuda:0. auto selects a GPU if PyTorch finds one.
 
     Returns:
-        The tokens of both texts and the weights, or None if they are written to `out`.
+        The tokens of both texts and the attention weights, or None if `out` is set.
 
     Raises:
-        ConfigError: If `out` exists or is not an .svg file.
+        ConfigError: If `out` exists or does not have the suffix .svg.
     """
     if out is not None:
         check_page_path(out)
         if out.suffix != ".svg":
-            raise ConfigError(f"{out}: the suffix must be .svg")
+            raise ConfigError(f"{out}: the suffix must be .svg; use another path")
     aligned = alignment(load_on(model, device), text, translation)
     if out is None:
         rows = [[round(float(weight), 4) for weight in row] for row in aligned.weights]

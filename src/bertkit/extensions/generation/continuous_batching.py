@@ -1,4 +1,4 @@
-"""Continuous batching: texts of several requests join and leave a batch between steps.
+"""Continuous batching: texts from several requests join and leave a batch between decoding steps.
 
 Source: Yu et al. 2022 (Orca).
 """
@@ -20,17 +20,17 @@ from bertkit.pipelines.base import CACHE_TOKENS
 
 @dataclass(frozen=True)
 class TextPart:
-    """New part of a generated text."""
+    """New part of a text that is being generated."""
 
     text: str
     tokens: int
-    """Number of tokens of the text so far."""
+    """Number of tokens generated so far, including earlier parts."""
     ended: Ended | None = None
-    """Reason why the text ended, if it has."""
+    """Reason why the text ended, or None if it continues."""
 
 
 class LiveText:
-    """A text that the model thread generates, and the event loop sends to a client."""
+    """A text that is generated in the model thread and sent to a client by the event loop."""
 
     def __init__(
         self,
@@ -52,14 +52,19 @@ class LiveText:
         self._parts: asyncio.Queue[TextPart | Exception] = asyncio.Queue()
 
     def batch(self, most: int, cost: float) -> LiveBatch:
-        """Return an empty batch of texts of the same model; see `LiveBatch`."""
+        """Return an empty batch for the model that generates this text.
+
+        Args:
+            most: Maximum number of prompt tokens per step.
+            cost: Initial cost of the batch; see `LiveBatch.cost`.
+        """
         return LiveBatch(self.pipeline, most, cost)
 
     async def parts(self) -> AsyncIterator[TextPart]:
         """Yield the parts of the text as soon as they are generated.
 
         Raises:
-            Exception: The error of the model, if any.
+            Exception: If the generation failed; the exception that the model raised.
         """
         while True:
             part = await self._parts.get()
@@ -70,7 +75,10 @@ class LiveText:
                 return
 
     def tell(self, error: Exception | None = None) -> None:
-        """Send the new part of the text, or an error, from the model thread to the event loop."""
+        """Send the newly generated part of the text, or an error, to the event loop.
+
+        Call it from the model thread.
+        """
         part: TextPart | Exception
         if error is not None:
             part = error
@@ -80,23 +88,23 @@ class LiveText:
             self._sent = max(self._sent, len(ready))
             if not part.text and part.ended is None:
                 return
-        # The event loop may be closed, in which case no client is left.
+        # If the event loop is closed, no client is left, so the part can be dropped.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._parts.put_nowait, part)
 
 
 MAX_SEQUENCES = 64
-"""Maximum number of texts in a batch; a client without an active text may add one more."""
+"""Maximum number of texts in a batch. A client without a text in the batch may exceed it."""
 
 
 class LiveBatch:
-    """Texts that one model generates together, as many as fit into its cache."""
+    """Batch of the texts that one model generates together, and queue of the waiting texts."""
 
     def __init__(self, pipeline: Generate, most: int, cost: float = 0.0) -> None:
         self.most = most
         """Maximum number of prompt tokens per step."""
         self.cost = cost
-        """Cost of the steps so far, for the batcher."""
+        """Cost of the steps so far. The batcher next runs the batch with the lowest cost."""
         self.waiting: deque[LiveText] = deque()
         self._texts: list[LiveText] = []
         self._batch = GenerationBatch(pipeline.stepper)
@@ -106,14 +114,14 @@ class LiveBatch:
 
     @property
     def at_work(self) -> bool:
-        """Whether texts are generated now."""
+        """Whether any text is being generated."""
         return bool(self._texts)
 
     def take(self) -> list[LiveText]:
-        """Remove and return the next waiting texts that fit into the cache.
+        """Take the next texts that fit into the cache from the queue, and return them.
 
-        Texts whose client has disconnected are removed. Clients with the fewest active texts come
-        first. A quarter of the cache is reserved for clients without an active text.
+        Clients with the fewest active texts come first. A quarter of the cache is reserved for
+        clients without an active text. Waiting texts whose client has disconnected are dropped.
         """
         self.waiting = deque(text for text in self.waiting if not text.gone)
         cost, read = sum(text.cost for text in self._texts), 0
@@ -137,10 +145,12 @@ class LiveBatch:
         return selected
 
     def step(self, new: Sequence[LiveText]) -> int:
-        """Process the prompts of new texts, and generate a token of each text.
+        """Process the prompts of the new texts, and generate at least one token per text.
+
+        If the step fails, the clients of all texts get the error, and the batch becomes empty.
 
         Returns:
-            The number of texts in the step.
+            The number of texts that this step processed.
         """
         connected = [index for index, text in enumerate(self._texts) if not text.gone]
         if len(connected) < len(self._texts):

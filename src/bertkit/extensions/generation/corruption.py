@@ -1,4 +1,4 @@
-"""Text corruption for denoising objectives of encoder-decoder models."""
+"""Text corruption for the denoising objectives of encoder-decoder models."""
 
 from __future__ import annotations
 
@@ -24,21 +24,22 @@ class Corruption(Settings, frozen=True):
     """Settings of text corruption."""
 
     rate: Annotated[float, Meta(gt=0.0, lt=1.0)] = 0.15
-    """Fraction of tokens to remove (0.15 in T5, 0.3 in BART, 0.5 in MASS). Ignored by `prefix`,
-    which splits a text at a uniformly sampled position."""
+    """Fraction of tokens to remove (0.15 in T5, 0.3 in BART, 0.5 in MASS). The objective `prefix`
+    ignores it and splits a text at a uniformly sampled position."""
     mean: Annotated[float, Meta(ge=1.0)] = 3.0
-    """Mean number of tokens per span."""
+    """Mean number of tokens per removed span."""
     permute: bool = False
-    """Whether `infill` also shuffles the sentences of a text (BART)."""
+    """Whether the objective `infill` also shuffles the sentences of a text, as in BART."""
 
 
 def spans(
     ids: Ids, sentinels: Ids, rng: np.random.Generator, settings: Corruption
 ) -> tuple[Ids, Ids]:
-    """Replace spans with sentinels.
+    """Replace random spans of a text with sentinel tokens, as in T5.
 
-    The target contains each sentinel and the tokens that it replaces. The number of removed tokens
-    is exactly `rate` of all, rounded, but at least one and not all.
+    The target contains each sentinel, followed by the tokens that it replaces. The number of
+    removed tokens is `rate` times the number of tokens, rounded. At least one token is removed, and
+    at least one remains.
 
     Args:
         ids: Token ids of a text of at least two tokens.
@@ -47,7 +48,7 @@ def spans(
         settings: Fraction of removed tokens and mean length of spans.
 
     Returns:
-        The source and the target.
+        The corrupted source and the target.
 
     Source:
         Raffel et al. 2020, section 3.1.4; `random_spans_noise_mask` of
@@ -67,10 +68,10 @@ def spans(
 
 
 def infill(ids: Ids, mask: int, rng: np.random.Generator, settings: Corruption) -> Ids:
-    """Replace each of several spans with one mask token; an empty span also inserts a mask.
+    """Replace each of several random spans with one mask token, as in BART.
 
-    The lengths of spans are sampled from a Poisson distribution until `rate` of the tokens are
-    removed.
+    The lengths of the spans are sampled from a Poisson distribution until `rate` times the number
+    of tokens are removed. A span of length 0 inserts a mask token.
 
     Source:
         Lewis et al. 2020, section 2.2.
@@ -91,14 +92,20 @@ def infill(ids: Ids, mask: int, rng: np.random.Generator, settings: Corruption) 
 
 
 def permute_sentences(ids: Ids, starts: Sequence[int], rng: np.random.Generator) -> Ids:
-    """Shuffle sentences; `starts` are the start indices of all sentences but the first."""
+    """Shuffle the sentences of a text.
+
+    Args:
+        ids: Token ids of the text.
+        starts: Index of the first token of every sentence except the first.
+        rng: Random generator.
+    """
     sentences = np.split(ids, starts)
     order = rng.permutation(len(sentences))
     return np.concatenate([sentences[index] for index in order])
 
 
 def mass(ids: Ids, mask: int, rng: np.random.Generator, settings: Corruption) -> tuple[Ids, Ids]:
-    """Mask each token of one span, which is the target.
+    """Mask every token of one random span. The target consists of the masked tokens.
 
     Source:
         Song et al. 2019, section 3.1.
@@ -121,28 +128,28 @@ def prefix(ids: Ids, rng: np.random.Generator) -> tuple[Ids, Ids]:
 
 
 def sentinel_ids(tokenizer: Tokenizer) -> Ids:
-    """Return the ids of T5's sentinels <extra_id_0>, <extra_id_1>, and so on.
+    """Return the ids of T5's sentinel tokens <extra_id_0>, <extra_id_1>, and so on.
 
     Raises:
-        TokenizerError: If the vocabulary has no sentinels.
+        TokenizerError: If the vocabulary has no sentinel tokens.
     """
     ids: list[int] = []
     while tokenizer.has(name := f"<extra_id_{len(ids)}>"):
         ids.append(tokenizer.token(name))
     if not ids:
         raise TokenizerError(
-            f"{tokenizer.source}: the vocabulary has no sentinel token <extra_id_0>; train one "
-            "with --use spans"
+            f"{tokenizer.source}: the vocabulary has no sentinel token <extra_id_0>; train a "
+            "tokenizer with --use spans"
         )
     return np.array(ids, dtype=np.int64)
 
 
 class Corrupted(Shuffled[Pair]):
-    """Chunks of documents, with a new corruption in every epoch.
+    """Chunks of documents that are corrupted in a new way in every epoch.
 
-    A document is split into chunks of `length` tokens, including special tokens. The last chunk is
-    shorter; it is skipped if it has fewer than two tokens. The corruption depends only on (seed,
-    epoch, index).
+    A document is split into chunks of `length` tokens, including special tokens. The last chunk may
+    be shorter. It is skipped if it has fewer than two tokens. The corruption depends only on the
+    seed, the epoch, and the index.
     """
 
     def __init__(
@@ -168,7 +175,7 @@ class Corrupted(Shuffled[Pair]):
         full, rest = np.divmod(sizes, self.capacity)
         self._first = np.cumsum([0, *(full + (rest > 1))])
         if not len(self):
-            raise DataError(f"{corpus.folder}: no text to make samples from")
+            raise DataError(f"{corpus.folder}: contains no text to train on; prepare other files")
 
     def __len__(self) -> int:
         """Return the number of chunks per epoch."""
@@ -193,10 +200,12 @@ class Corrupted(Shuffled[Pair]):
 
 
 def special_token_ids(kind: CorruptionType, tokenizer: Tokenizer) -> Ids:
-    """Return the tokens that replace removed tokens: sentinels, a mask, or none for a prefix.
+    """Return the ids of the tokens that replace removed tokens.
+
+    These are all sentinel tokens for `spans`, no tokens for `prefix`, and otherwise the mask token.
 
     Raises:
-        TokenizerError: If the vocabulary does not contain them.
+        TokenizerError: If the vocabulary does not contain the required tokens.
     """
     if kind == "spans":
         return sentinel_ids(tokenizer)
@@ -206,16 +215,16 @@ def special_token_ids(kind: CorruptionType, tokenizer: Tokenizer) -> Ids:
 def get_corruption(
     kind: CorruptionType, settings: Corruption, specials: Ids
 ) -> Callable[[Ids, list[int], np.random.Generator], tuple[Ids, Ids]]:
-    """Return the function that converts a text to a source and a target.
+    """Return a function that corrupts a text.
 
     Args:
         kind: Type of the corruption.
         settings: Settings of the corruption.
-        specials: Result of `special_token_ids`.
+        specials: Ids of the tokens that replace removed tokens; see `special_token_ids`.
 
     Returns:
-        A function of the token ids, the start indices of all sentences but the first, and a random
-        generator.
+        A function that returns the corrupted source and the target. Its arguments are the token
+        ids of the text, the start index of every sentence except the first, and a random generator.
     """
     match kind:
         case "spans":
@@ -233,6 +242,6 @@ def get_corruption(
 
 
 def _split_total(total: int, number: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Split `total` into `number` positive integers; all results have the same probability."""
+    """Split `total` into `number` positive integers. All possible splits are equally likely."""
     bounds = np.sort(rng.choice(np.arange(1, total), number - 1, replace=False))
     return np.diff([0, *bounds, total])

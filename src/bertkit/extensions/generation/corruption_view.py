@@ -1,4 +1,4 @@
-"""Corruption of a given text, as in the pretraining of encoder-decoder models."""
+"""Demonstration of the text corruption that is used to pretrain encoder-decoder models."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from bertkit.view.figures import Figure, Spans
 from bertkit.view.token_text import spelled
 
 MAX_TOKENS = 512
-"""Maximum number of tokens of a text."""
+"""Maximum number of tokens in a text."""
 
 NAMES: dict[CorruptionType, str] = {
     "spans": "T5: sentinels for spans",
@@ -38,14 +38,14 @@ SETTINGS: dict[CorruptionType, Corruption] = {
     "mass": Corruption(rate=0.5),
     "prefix": Corruption(),
 }
-"""Settings of the papers."""
+"""Settings for each type of corruption, as in the paper that introduced it."""
 
 
 class CorruptedText(NamedTuple):
-    """A text, the source of an encoder, and the target of a decoder.
+    """A text, the encoder input that corruption makes from it, and the decoder target.
 
-    The lists contain tokens with the number of their span, counted from 1. The number is None for
-    tokens that are not removed.
+    Each list contains tokens, each with the number of its removed span. Spans are counted from 1.
+    The number is None for tokens that are not removed.
     """
 
     text: list[tuple[str, int | None]]
@@ -54,16 +54,16 @@ class CorruptedText(NamedTuple):
 
 
 def corrupt(tokenizer: Tokenizer, text: str, kind: CorruptionType, seed: int) -> CorruptedText:
-    """Corrupt a text like `generation/corruption.py`.
+    """Corrupt a text in the same way as during pretraining.
 
     Args:
         tokenizer: The tokenizer.
-        text: The text.
+        text: The text to corrupt.
         kind: Type of the corruption.
         seed: Random seed.
 
     Raises:
-        TokenizerError: If the vocabulary lacks the special tokens of the corruption.
+        TokenizerError: If the vocabulary lacks the special tokens that the corruption requires.
         DataError: If the text has fewer than two tokens, or more than `MAX_TOKENS`.
     """
     specials, settings = special_token_ids(kind, tokenizer), SETTINGS[kind]
@@ -71,9 +71,9 @@ def corrupt(tokenizer: Tokenizer, text: str, kind: CorruptionType, seed: int) ->
     sentences = [ids for ids in tokenizer.ids(texts) if len(ids)]
     ids = np.concatenate([np.zeros(0, dtype=np.int64), *sentences])
     if len(ids) < 2:
-        raise DataError("text: must have at least two tokens; add text")
+        raise DataError("text: must have at least two tokens; enter a longer text")
     if len(ids) > MAX_TOKENS:
-        raise DataError(f"text: {len(ids):,} tokens, but at most {MAX_TOKENS} fit; shorten it")
+        raise DataError(f"text: has {len(ids):,} tokens; use a text of at most {MAX_TOKENS} tokens")
     starts = np.cumsum([len(sentence) for sentence in sentences])[:-1].tolist()
     # Corrupt the indices of the tokens, so that the source shows which tokens remain.
     indices, special_indices = np.arange(len(ids)), len(ids) + np.arange(len(specials))
@@ -94,10 +94,15 @@ def corrupt(tokenizer: Tokenizer, text: str, kind: CorruptionType, seed: int) ->
 
 
 def _spans(source: Ids, order: Ids) -> tuple[list[int | None], dict[int, int]]:
-    """Return the span number of each token of the source, and of each removed index.
+    """Return the span number of each token in the source, and of each removed token.
 
-    Adjacent special tokens count as one span, because it is unknown which of the removed tokens
-    belong to which.
+    Adjacent special tokens count as one span, because it is unknown which removed tokens each of
+    them replaces.
+
+    Args:
+        source: Indices of the tokens in the source. Indices that are not in `order` are special
+            tokens.
+        order: Indices of the tokens in the text, in the order after sentences are shuffled.
     """
     rank = {index: position for position, index in enumerate(order.tolist())}
     source_spans: list[int | None] = []
@@ -117,10 +122,13 @@ def _spans(source: Ids, order: Ids) -> tuple[list[int | None], dict[int, int]]:
 
 
 def corruption_figures(corrupted: CorruptedText) -> list[Figure]:
-    """Return figures of the text, its source and its target, with a color per span."""
+    """Return figures of the text, the encoder input, and the decoder target.
+
+    Each span has its own color.
+    """
     parts: Sequence[tuple[str, str, list[tuple[str, int | None]]]] = (
         ("Text", "Removed spans are marked and numbered.", corrupted.text),
-        ("Encoder input", "Special tokens have the number of their span.", corrupted.source),
-        ("Decoder target", "The decoder generates it from the encoder input.", corrupted.target),
+        ("Encoder input", "Each special token has the number of its span.", corrupted.source),
+        ("Decoder target", "The decoder learns to generate these tokens.", corrupted.target),
     )
     return [Figure(name, caption, [Spans(tokens)]) for name, caption, tokens in parts]

@@ -1,4 +1,4 @@
-"""Decoding steps for the model inspector: attention, candidate tokens, and beams."""
+"""Decoding steps that the web page shows: attention, candidate tokens, and beams."""
 
 from __future__ import annotations
 
@@ -27,50 +27,52 @@ from bertkit.view.page_data import Shape, Source
 from bertkit.view.token_text import likeliest, spelled
 
 MAX_TOKENS = 128
-"""Maximum number of source tokens and of generated tokens; the page shows a column per step."""
+"""Maximum number of source tokens, and of generated tokens. The page shows a column per step."""
 
 State = Literal["kept", "ended", "dropped"]
 
 WEIGHT_BYTES = 4
-"""Approximate bytes per attention weight in a response: 16 bits in base64, and other values."""
+"""Approximate number of bytes per attention weight in a response. A weight is a 16-bit number in
+base64; the rest is for other values."""
 
 
 class Beam(msgspec.Struct, frozen=True):
-    """A candidate of one beam search step, with its last token."""
+    """A candidate in one step of beam search."""
 
     before: int | None
-    """Index of the candidate of the previous step that it continues."""
+    """Index of the candidate in the previous step that this candidate continues."""
     token: str
+    """Last token of the candidate."""
     score: float
-    """Log-probability of all its tokens."""
+    """Log-probability of all tokens of the candidate."""
     state: State
     wins: bool
-    """Whether it is a prefix of the generated text, or the complete text."""
+    """Whether the candidate is the generated text or a prefix of it."""
 
 
 class DecoderSteps(msgspec.Struct, frozen=True, kw_only=True):
-    """Steps in which a decoder generates a text of Tq tokens from a source of Tk tokens."""
+    """Decoding steps of a text of Tq tokens, generated from a source of Tk tokens."""
 
     text: str
     written: str
     cut: bool
-    """Whether the text was truncated at the maximum length."""
+    """Whether the generated text was truncated at the maximum length."""
     model: Shape
     """Number of layers and heads of the decoder. An LSTM counts as one layer with one head."""
     source: list[str]
     target: list[str]
     """Generated tokens, including the EOS token if it was generated."""
     scores: list[float]
-    """Probability of each target token, given the previous tokens."""
+    """Probability of each target token, given the source and the previous target tokens."""
     candidates: list[list[Candidate]]
     """Most probable tokens at each position of the target."""
     attention: list[Array]
-    """(H, Tq, Tk) per decoder layer: attention of each target token to the source; rows sum to
-    one."""
+    """Attention weights from each target token to the source tokens, of shape (H, Tq, Tk) for each
+    decoder layer. Rows sum to one."""
     mean: list[Array]
-    """(Tq, Tk) per layer: mean over the heads."""
+    """Mean of the attention weights over the heads, of shape (Tq, Tk) for each decoder layer."""
     beams: list[list[Beam]]
-    """Candidates of each step of beam search, most probable first. Empty without beam search."""
+    """Candidates in each step of beam search, most probable first. Empty without beam search."""
     sources: dict[str, Source]
 
 
@@ -82,11 +84,11 @@ def decoder_steps(
     Args:
         writer: The model.
         text: The source text.
-        beams: Number of beams. Default: the setting of the model directory.
+        beams: Number of beams. Default: the number in the settings of the model directory.
         max_tokens: Maximum number of tokens to generate.
 
     Raises:
-        CheckpointError: If the model has no attention to a source.
+        CheckpointError: If the model has no decoder that attends to a source.
         DataError: If the text is empty, or has more tokens than the model supports or than
             `MAX_TOKENS`.
     """
@@ -111,7 +113,10 @@ class DecodePipeline:
         beams: int | None = None,
         max_tokens: int = MAX_TOKENS,
     ) -> list[Work]:
-        """Tokenize the texts and return the work of each; see `decoder_steps` for the errors."""
+        """Tokenize texts, and return the work for each text.
+
+        For the errors, see `decoder_steps`.
+        """
         check_attention(self.loaded)
         for text in items:
             if not text.strip():
@@ -124,13 +129,13 @@ class DecodePipeline:
         return [self._steps(*work.item) for work in works]
 
     def _bounded(self, work: Work) -> Work:
-        """Return the work with the size of its response; reject long sources."""
+        """Add the size of the response to a work, and check the length of its source."""
         text, request, decoding = work.item
         tokens = len(request.source)
         if tokens > MAX_TOKENS:
             raise DataError(
-                f"{text[:40]!r}…: {tokens:,} tokens, but the page shows at most {MAX_TOKENS}; "
-                "shorten it"
+                f"{text[:40]!r}…: has {tokens:,} tokens, but the page shows at most "
+                f"{MAX_TOKENS}; shorten the text"
             )
         shape = self._config
         most = self.writer.stepper.max_new_tokens(request, decoding.max_tokens)
@@ -179,7 +184,7 @@ class DecodePipeline:
 
 
 def _target(written: GeneratedTokens, logits: Tensor, rules: Rules) -> list[int]:
-    """Return the generated tokens, with the most probable EOS token if the text has an end."""
+    """Return the generated tokens. If the text ended with an EOS token, it is the last token."""
     if written.ended != "end":
         return written.ids
     ends = list(rules.ends)
@@ -189,16 +194,16 @@ def _target(written: GeneratedTokens, logits: Tensor, rules: Rules) -> list[int]
 def tree(
     record: Sequence[BeamStep], beams: int, target: Sequence[int], tokenizer: Tokenizer
 ) -> list[list[Beam]]:
-    """Convert the steps of beam search to the candidates that the page shows.
+    """Convert steps of beam search to the candidates that the page shows as a tree.
 
     Args:
-        record: The steps of one request.
+        record: Steps of the search for one request.
         beams: Number of beams.
         target: Tokens of the best result.
-        tokenizer: Tokenizer of the target.
+        tokenizer: Tokenizer of the generated text.
     """
     steps: list[list[Beam]] = []
-    # The index in the previous step of `steps`, and the text, of each beam.
+    # For each beam: its index in the last list of `steps`, and its tokens.
     active: list[tuple[int | None, list[int]]] = [(None, [])]
     for step in record:
         candidates: list[Beam] = []
@@ -224,4 +229,4 @@ SOURCES: dict[str, Callable[..., Any]] = {
     "attention": CrossAttention.forward,
     "beams": beam_search,
 }
-"""Functions that compute the parts of the page."""
+"""Functions that compute the parts of the page, which shows their source code."""

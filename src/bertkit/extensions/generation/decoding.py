@@ -14,39 +14,41 @@ from bertkit.config import Count, Settings
 from bertkit.errors import DataError
 
 Ended = Literal["end", "stop", "length"]
-"""Reason why a text ended: an EOS token, a stop string, or the maximum length."""
+"""Reason why a text ended: an EOS token (`end`), a stop string (`stop`), or the maximum length
+(`length`)."""
 
 Stops = Callable[[Sequence[int]], bool]
-"""Function that returns whether generated tokens end the text without an EOS token."""
+"""Function that takes the generated tokens, and returns whether the text ends without an EOS
+token."""
 
 
 @dataclass(frozen=True)
 class Rules:
-    """Constraints on all generated texts."""
+    """Constraints that apply to all generated texts of a call."""
 
     ends: Sequence[int]
-    """EOS tokens. Without any, a text ends at its maximum length or a stop string."""
+    """EOS tokens. If there are none, a text ends at its maximum length or before a stop string."""
     stops: Stops | None = None
     forbidden: Sequence[int] = ()
     """Tokens that are never generated."""
     prefix: Sequence[int] = ()
-    """Tokens that each text begins with."""
+    """Tokens that every text begins with."""
     allowed: Callable[[Sequence[int]], Sequence[int]] | None = None
-    """Function that returns the allowed next tokens, given the tokens after the prefix. It takes
-    precedence over all constraints below and over the constraints of `Decoding`."""
+    """Function that takes the tokens after the prefix, and returns the tokens that may follow. If
+    it is set, the constraints below and the constraints of `Decoding` have no effect."""
     phrases: Sequence[Sequence[int]] = ()
     """Sequences of several tokens that are never generated."""
     begin_forbidden: Sequence[int] = ()
     """Tokens that are never generated directly after the prefix."""
     last: int | None = None
-    """Last token of a text that reaches its maximum length."""
+    """Token that is forced as the last token of a text that reaches its maximum length."""
     min_length: int = 0
     """Minimum number of tokens, including the prompt."""
     max_length: int | None = None
     """Maximum number of tokens, including the prompt, unless `Decoding.max_tokens` is set."""
 
     def bind(self, decoding: Decoding, length: int = 0) -> bool:
-        """Return whether any constraint may apply to a text of at least `length` tokens."""
+        """Return whether any constraint may apply to texts of at least `length` tokens."""
         begins = len(self.prefix) + bool(self.begin_forbidden)
         return bool(
             self.forbidden
@@ -59,7 +61,10 @@ class Rules:
         )
 
     def max_tokens(self, prompt: int, decoding: Decoding) -> int | None:
-        """Return the maximum number of tokens after a prompt of `prompt` tokens, if any.
+        """Return the maximum number of tokens to generate after a prompt of `prompt` tokens.
+
+        Returns:
+            The number, or None if neither `decoding` nor these rules set a maximum.
 
         Raises:
             DataError: If the prompt reaches `max_length`.
@@ -68,49 +73,53 @@ class Rules:
             return decoding.max_tokens
         if prompt >= self.max_length:
             raise DataError(
-                f"a prompt of {prompt:,} tokens reaches max_length = {self.max_length:,} of "
-                "generation_config.json; set max_tokens"
+                f"the prompt has {prompt:,} tokens, but max_length in generation_config.json is "
+                f"{self.max_length:,}; set max_tokens"
             )
         return self.max_length - prompt
 
 
 Texts = Annotated[int, Meta(ge=1, le=1_000)]
-"""Number of texts that are generated together. Memory grows with it."""
+"""Number of texts that are generated together. The required memory grows with this number."""
 
 
 class Decoding(Settings, frozen=True):
-    """Decoding settings. Default: greedy decoding."""
+    """Settings for decoding. The default values select greedy decoding."""
 
     max_tokens: Count | None = None
-    """Maximum number of tokens to generate. Default: up to the maximum length of the model."""
+    """Maximum number of tokens to generate. Default: the maximum that the model supports."""
     min_tokens: Annotated[int, Meta(ge=0)] = 0
     """Minimum number of tokens to generate."""
     temperature: Annotated[float, Meta(ge=0.0)] = 0.0
-    """Sampling temperature. 0 disables sampling (greedy decoding or beam search)."""
+    """Sampling temperature. 0 disables sampling, so greedy decoding or beam search is used."""
     top_k: Count | None = None
-    """Sample from the k most probable tokens."""
+    """Number of most probable tokens to sample from. Default: all tokens."""
     top_p: Annotated[float, Meta(gt=0.0, le=1.0)] = 1.0
-    """Sample from the most probable tokens with this total probability. Holtzman et al. 2020."""
+    """Total probability of the tokens to sample from (nucleus sampling, Holtzman et al. 2020). The
+    smallest set of most probable tokens that reaches it is used. 1 disables it."""
     min_p: Annotated[float, Meta(ge=0.0, lt=1.0)] = 0.0
     """Minimum probability of a sampled token, as a fraction of the highest probability."""
     seed: Annotated[int, Meta(ge=0)] = 0
-    """Random seed of sampling."""
+    """Random seed for sampling."""
     num_beams: Texts = 1
-    """Number of beams of beam search, up to 1,000. Default: greedy search."""
+    """Number of beams in beam search, up to 1,000. 1 disables beam search."""
     length_penalty: float = 1.0
-    """Exponent of the length, by which beam search divides the log-probability of a beam."""
+    """Exponent of the length in the score of beam search. The score is the log-probability divided
+    by the length to the power of this value."""
     early_stopping: bool = False
-    """Whether to end beam search as soon as `num_beams` texts are complete, even if others may be
-    better."""
+    """Whether to end beam search as soon as `num_beams` texts are complete, even if other texts
+    might have higher scores."""
     no_repeat_ngram_size: Count | None = None
-    """Size of the n-grams that must not occur twice."""
+    """Size of the n-grams that must not occur more than once. Default: no restriction."""
     repetition_penalty: Annotated[float, Meta(gt=0.0)] = 1.0
-    """Penalty on tokens of the prompt and of the text so far. 1 disables it. Keskar et al. 2019."""
+    """Penalty on tokens that occur in the prompt or in the text so far (Keskar et al. 2019). 1
+    disables it."""
     prompt_lookup_num_tokens: Count | None = None
-    """Number of tokens per step to copy from an earlier occurrence of the last tokens and to verify
-    (prompt lookup, Saxena 2023). It does not change the text; repetitive text is faster."""
+    """Number of tokens to guess in each step (prompt lookup, Saxena 2023). The guess is the text
+    after an earlier occurrence of the last tokens. The model verifies it, so the result does not
+    change, but repetitive text is generated faster. Default: no guesses."""
     num_return_sequences: Texts = 1
-    """Number of texts per prompt: beams, or samples."""
+    """Number of texts to return for each prompt."""
 
     def __post_init__(self) -> None:
         if self.num_beams > 1 and self.temperature > 0:
@@ -125,24 +134,24 @@ class Decoding(Settings, frozen=True):
             )
         if self.num_return_sequences > max(self.num_beams, 1) and not self.temperature:
             raise ValueError(
-                f"num_return_sequences = {self.num_return_sequences} requires as many beams, or "
-                "temperature > 0; increase num_beams"
+                f"num_return_sequences = {self.num_return_sequences} requires at least as many "
+                "beams, or temperature > 0; increase num_beams or temperature"
             )
 
 
 @dataclass(frozen=True)
 class GeneratedTokens:
-    """A generated text as tokens.
+    """Tokens of a generated text, with their log-probabilities.
 
-    `ids` does not contain the EOS token. If there is one, its log-probability is the last value of
-    `logprobs`.
+    `ids` does not contain the EOS token. If the text ended with an EOS token, its log-probability
+    is the last value of `logprobs`.
     """
 
     ids: list[int]
     logprobs: list[float]
     score: float
-    """Sum of `logprobs`, which ignore constraints. Beam search divides it by the length to the
-    power of `length_penalty`."""
+    """Sum of `logprobs`, which are computed without constraints. Beam search divides the sum by the
+    length to the power of `length_penalty`."""
     ended: Ended
 
 
@@ -157,10 +166,10 @@ def constrain(
 
     Args:
         scores: Logits or log-probabilities of the next token.
-        texts: Function that returns each prompt and the tokens after it.
+        texts: Function that returns, for each text, the prompt and the tokens generated so far.
         decoding: Decoding settings.
         rules: The constraints.
-        left: Number of tokens that can still be generated for each text.
+        left: For each text, the number of tokens that can still be generated.
 
     Shapes:
         scores: (R, V).
@@ -201,9 +210,9 @@ def _constrain_row(
 
 
 def forbid_others(scores: Tensor, allowed: Sequence[int]) -> None:
-    """Set the scores of all other tokens to -inf, in place.
+    """Set the scores of all tokens except the allowed tokens to -inf, in place.
 
-    A single allowed token gets score 0.
+    If only one token is allowed, its score becomes 0.
 
     Shapes:
         scores: (V,).
@@ -214,9 +223,10 @@ def forbid_others(scores: Tensor, allowed: Sequence[int]) -> None:
 
 
 def allow_only(choices: Sequence[Sequence[int]], ends: Sequence[int]) -> Callable[..., list[int]]:
-    """Return a function that allows only these texts, each with an EOS token.
+    """Return a function for `Rules.allowed` that permits only the given texts.
 
-    It allows no token after any other beginning, such as a beam that has ended.
+    Each text is followed by the first EOS token in `ends`. The function permits no token after
+    tokens that are not the beginning of a given text, such as a beam that has ended.
     """
     following: dict[tuple[int, ...], list[int]] = {}
     for choice in choices:
@@ -228,7 +238,7 @@ def allow_only(choices: Sequence[Sequence[int]], ends: Sequence[int]) -> Callabl
 
 
 def _repeats(ids: Sequence[int], size: int) -> list[int]:
-    """Return the tokens that would repeat an n-gram of `size` tokens."""
+    """Return the next tokens that would repeat an n-gram of `size` tokens."""
     tail = tuple(ids[len(ids) - size + 1 :])
     starts = range(len(ids) - size + 1)
     return [ids[i + size - 1] for i in starts if tuple(ids[i : i + size - 1]) == tail]

@@ -1,6 +1,6 @@
-"""Text generation: greedy decoding, sampling, prompt lookup, or beam search.
+"""Text generation with greedy decoding, sampling, prompt lookup, or beam search.
 
-A generated text depends only on its own request, not on other texts of the batch or on earlier
+A generated text depends only on its own request, not on other texts in the batch or on earlier
 samples.
 """
 
@@ -27,7 +27,7 @@ from bertkit.extensions.generation.stepper import Request, Stepper, StepperState
 
 @dataclass(eq=False)
 class GeneratedRow:
-    """A text while it is generated."""
+    """A text that is being generated, as a row of a `GenerationBatch`."""
 
     request: Request
     decoding: Decoding
@@ -35,11 +35,11 @@ class GeneratedRow:
     max_tokens: int
     """Maximum number of tokens to generate."""
     key: int
-    """Seed of its random numbers."""
+    """Seed of the random numbers that select the tokens of this text."""
 
     @staticmethod
     def of(stepper: Stepper, request: Request, decoding: Decoding, rules: Rules) -> GeneratedRow:
-        """Return the row of a request.
+        """Return a row without generated tokens for a request.
 
         Raises:
             DataError: If the prompt leaves no space for new tokens.
@@ -62,14 +62,17 @@ class GeneratedRow:
 def generate(
     stepper: Stepper, requests: Sequence[Request], decoding: Decoding, rules: Rules
 ) -> list[list[GeneratedTokens]]:
-    """Generate `num_return_sequences` texts of each request, best first."""
+    """Generate `num_return_sequences` texts for each request, best first."""
     return finish(generate_steps(stepper, requests, decoding, rules))
 
 
 def generate_steps(
     stepper: Stepper, requests: Sequence[Request], decoding: Decoding, rules: Rules
 ) -> Generator[int, None, list[list[GeneratedTokens]]]:
-    """Generate like `generate`, and yield the number of sequences after each step."""
+    """Generate texts as `generate` does, and yield the number of active sequences after each step.
+
+    The sequences are beams if `num_beams` is greater than 1, otherwise texts.
+    """
     if decoding.num_beams > 1:
         return (yield from beam_steps(stepper, requests, decoding, rules))
     batch = GenerationBatch(stepper)
@@ -92,9 +95,9 @@ def generate_steps(
 
 
 class GenerationBatch:
-    """Texts that are generated together, by greedy decoding or sampling.
+    """Batch of texts that are generated together with greedy decoding or sampling.
 
-    Each text has its own settings. Texts can be added and dropped between steps.
+    Each text can have its own settings. Texts can be added and removed between steps.
     """
 
     def __init__(self, stepper: Stepper) -> None:
@@ -103,9 +106,9 @@ class GenerationBatch:
         self._state: StepperState | None = None
 
     def add(self, rows: Sequence[GeneratedRow]) -> None:
-        """Process the prompts of new rows and append the first token of each.
+        """Process the prompts of new rows, and append the first generated token to each row.
 
-        Rows that have not ended after their first token are added to `rows`.
+        Rows that continue after their first token are added to `self.rows`.
         """
         state, logits = self.stepper.start([row.request for row in rows])
         active = self._append_tokens(rows, logits)
@@ -118,17 +121,17 @@ class GenerationBatch:
         self.rows += [rows[index] for index in active]
 
     def step(self) -> list[GeneratedRow]:
-        """Append the next token to each row, and further tokens that were guessed correctly.
+        """Append the next token to each row, and more tokens where a guess was correct.
 
-        Rows that have ended are removed from `rows`.
+        Rows that end in this step are removed from `self.rows`.
 
         Returns:
-            The rows with new tokens, including rows that have ended.
+            All rows that were extended, including the rows that have ended.
         """
         if self._state is None or not self.rows:
             return []
         rows, device = self.rows, self._device
-        # Each guessed token needs a position in the model.
+        # Each guessed token needs a position in the model, so long guesses are shortened.
         left = min(row.max_tokens - len(row.ids) for row in rows)
         guesses = [guess(row)[: left - 1] for row in rows]
         width = 1 + max(map(len, guesses))
@@ -154,7 +157,7 @@ class GenerationBatch:
         return rows
 
     def drop(self, indices: set[int]) -> None:
-        """Remove rows."""
+        """Remove the rows with these indices from the batch."""
         rest = [index for index in range(len(self.rows)) if index not in indices]
         self.rows = [self.rows[index] for index in rest]
         if rest and self._state is not None:
@@ -163,7 +166,11 @@ class GenerationBatch:
     _device = torch.device("cpu")
 
     def _append_tokens(self, rows: Sequence[GeneratedRow], logits: Tensor) -> list[int]:
-        """Append the next token to each row, and return the indices of rows that continue."""
+        """Select the next token of each row, and append it.
+
+        Returns:
+            The indices of the rows that have not ended.
+        """
         self._device = logits.device
         groups: dict[tuple[int, int], list[int]] = {}
         for index, row in enumerate(rows):
@@ -196,8 +203,9 @@ class GenerationBatch:
 def guess(row: GeneratedRow) -> list[int]:
     """Guess the next tokens of a row (prompt lookup).
 
-    The guess is the tokens after the last earlier occurrence of the row's final n-gram, in the
-    source or prompt or in the generated tokens.
+    The last n-gram of the row is searched for in the known text: the source text if there is one,
+    otherwise the prompt, followed by the generated tokens. The guess consists of the tokens after
+    its last earlier occurrence.
     """
     if row.decoding.prompt_lookup_num_tokens is None:
         return []
@@ -213,12 +221,16 @@ def guess(row: GeneratedRow) -> list[int]:
 
 
 MAX_NGRAM = 3
-"""Maximum size of the n-gram that a guess follows. The largest n-gram with an earlier occurrence is
+"""Maximum size of the n-gram that `guess` searches for. The largest n-gram that occurs earlier is
 used."""
 
 
 def _select_tokens(rows: Sequence[GeneratedRow], logits: Tensor) -> Tensor:
-    """Select the next token of rows with equal settings, from logits (R, V)."""
+    """Select the next token of each row. All rows must have equal settings.
+
+    Shapes:
+        logits: (R, V); returns (R,).
+    """
     decoding, rules = rows[0].decoding, rows[0].rules
     left = [row.max_tokens - len(row.ids) for row in rows]
     closes = rules.last is not None and 1 in left

@@ -1,6 +1,6 @@
-"""Generation settings of a model directory.
+"""Reader of the generation settings of a model directory.
 
-They are stored in `generation_config.json`, or in `config.json` of older models.
+The settings are stored in `generation_config.json`, or in `config.json` for older models.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ DECODING = {
     "max_new_tokens": "max_tokens",
     "min_new_tokens": "min_tokens",
 }
-"""Settings of transformers, and the corresponding names in `Decoding`. An n-gram size of 0 means
-None."""
+"""Names of settings in transformers, and the corresponding names in `Decoding`. The value 0 of
+no_repeat_ngram_size becomes None."""
 
 SAMPLING = {
     "temperature": ("temperature", 1.0),
@@ -38,11 +38,12 @@ SAMPLING = {
     "top_p": ("top_p", 1.0),
     "min_p": ("min_p", 0.0),
 }
-"""Settings that transformers uses if do_sample is true, with the names in `Decoding` and the
-defaults of transformers. A top_k of 0 means None."""
+"""Settings that transformers uses only if do_sample is true. Each has its name in `Decoding` and
+its default in transformers. The value 0 of top_k becomes None."""
 
 MERGED = ("decoder_start_token_id", "eos_token_id")
-"""Settings that `config.json` may contain although there is a `generation_config.json`."""
+"""Settings that are read from `config.json` even if the directory has a `generation_config.json`
+without them."""
 
 TOKENS = (
     "bad_words_ids", "forced_bos_token_id", "forced_eos_token_id", "suppress_tokens",
@@ -97,7 +98,7 @@ KEYS = KeyTable(
         "force_words_ids": (None, []),
     },
 )  # fmt: skip
-"""Every field of transformers' GenerationConfig."""
+"""Fields of GenerationConfig in transformers, without the fields in `SAMPLED`."""
 
 SAMPLED: dict[str, tuple[Any, ...]] = {
     "typical_p": (1.0, None),
@@ -105,7 +106,7 @@ SAMPLED: dict[str, tuple[Any, ...]] = {
     "eta_cutoff": (0.0, None),
     "top_h": (None, 1.0),
 }
-"""Fields without effect unless do_sample is true."""
+"""Fields that have no effect unless do_sample is true, and their values that change nothing."""
 
 FIELDS = (*KEYS.applied, *KEYS.irrelevant, *KEYS.neutral, *SAMPLED)
 
@@ -115,7 +116,7 @@ class Generation:
     """Generation settings of a model directory."""
 
     start: int | None = None
-    """First input token of a decoder. It is not part of the text."""
+    """Token that starts the decoder's input. It is not part of the generated text."""
     ends: tuple[int, ...] = ()
     """EOS tokens."""
     forbidden: tuple[int, ...] = ()
@@ -125,35 +126,36 @@ class Generation:
     begin_forbidden: tuple[int, ...] = ()
     """Tokens that are never the first token of a text."""
     first: int | None = None
-    """First token of each text (BART)."""
+    """Token that every text must begin with, such as BOS for BART."""
     last: int | None = None
-    """Last token of a text that reaches the maximum length (BART)."""
+    """Token that ends a text that reaches the maximum length, such as EOS for BART."""
     min_length: int = 0
     """Minimum number of tokens, including the prompt or the decoder's first token."""
     max_length: int | None = None
     """Maximum number of tokens, including the prompt or the decoder's first token."""
     decoding: Decoding = field(default_factory=Decoding)
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """The settings by the names of transformers, without null values."""
+    """The settings with their names in transformers, without null values."""
     unsupported: str = ""
-    """Message about settings that bertkit does not support, if any."""
+    """Error message about settings that bertkit does not support, or an empty string."""
 
     @property
     def has_settings(self) -> bool:
-        """Whether there are any settings except the ids of BOS and EOS tokens."""
+        """Whether there are any settings except the ids of the decoder's start and EOS tokens."""
         return bool(self.settings.keys() - set(MERGED))
 
 
 def read_generation(folder: Path, config: Mapping[str, Any], vocab: int) -> Generation:
     """Read the generation settings of a model directory.
 
-    As in transformers, `config.json` is used only if there is no `generation_config.json`, except
-    for the ids of the decoder's start token and the EOS token. A `max_length` of 20, the default of
-    transformers, is ignored. Unsupported settings raise an error only when a text is generated.
+    As in transformers, `config.json` is used only if there is no `generation_config.json`. The ids
+    of the decoder's start token and the EOS token may come from `config.json` in any case. A
+    `max_length` of 20, the default of transformers, is ignored. Unsupported settings cause an error
+    only when a text is generated.
 
     Args:
-        folder: Model directory.
-        config: Content of `config.json`.
+        folder: The model directory.
+        config: The content of `config.json`.
         vocab: Size of the vocabulary.
 
     Raises:
@@ -168,11 +170,11 @@ def read_generation(folder: Path, config: Mapping[str, Any], vocab: int) -> Gene
 
 
 def generation_of(values: Mapping[str, Any], source: str, vocab: int) -> Generation:
-    """Return generation settings, given their values by the names of transformers.
+    """Convert the generation settings of transformers.
 
     Args:
-        values: The values. With None, the default of a setting is used.
-        source: File of the values, for error messages.
+        values: Names in transformers and their values. The value None selects the default.
+        source: Path of the file that contains the values, for error messages.
         vocab: Size of the vocabulary.
 
     Raises:
@@ -210,7 +212,7 @@ def generation_of(values: Mapping[str, Any], source: str, vocab: int) -> Generat
     if highest >= vocab and not unsupported:
         unsupported = (
             f"{source}: the generation settings contain token id {highest}, but the vocabulary has "
-            f"{vocab:,} tokens; download the directory again"
+            f"{vocab:,} tokens; download the model directory again"
         )
     ends = tuple(i for i in ends if i < vocab)
     return replace(generation, ends=ends, unsupported=unsupported)
@@ -221,7 +223,7 @@ DEFAULT_LENGTH = 20
 
 def _decoding(settings: Mapping[str, Any], source: str) -> Decoding:
     names = dict(DECODING)
-    # `_unsupported` reports this value.
+    # `_unsupported` returns a message about this value.
     if settings.get("early_stopping") == "never":
         del names["early_stopping"]
     decoding = {name: settings[key] for key, name in names.items() if key in settings}
@@ -237,12 +239,12 @@ def _decoding(settings: Mapping[str, Any], source: str) -> Decoding:
 
 
 def _samples(settings: Mapping[str, Any]) -> bool:
-    """Return whether texts are sampled. Beams with sampling are not supported."""
+    """Return whether texts are sampled. Sampling with beam search is not supported."""
     return bool(settings.get("do_sample")) and settings.get("num_beams", 1) == 1
 
 
 def _unsupported(settings: Mapping[str, Any], source: str) -> str:
-    """Return a message about the settings that bertkit does not support, or an empty string."""
+    """Return an error message about unsupported settings, or an empty string."""
     messages = []
     neutral = dict(KEYS.neutral)
     if settings.get("do_sample"):
@@ -255,7 +257,10 @@ def _unsupported(settings: Mapping[str, Any], source: str) -> str:
     messages += KeyTable(neutral=neutral).unsupported(settings)
     if not messages:
         return ""
-    return f"{source}: {', '.join(messages)}: not supported by bertkit; remove it to generate texts"
+    return (
+        f"{source}: {', '.join(messages)}: not supported by bertkit; remove these settings to "
+        "generate texts"
+    )
 
 
 def _words(settings: Mapping[str, Any], source: str) -> list[list[Any]]:
@@ -271,7 +276,7 @@ def _number(settings: Mapping[str, Any], name: str, source: str) -> int | None:
 
 
 def _ids(value: Any, name: str, source: str) -> list[int]:
-    """Return a token id, or a list of token ids, as a list."""
+    """Return the value of a setting, one token id or a list of token ids, as a list."""
     values = value if isinstance(value, list) else [] if value is None else [value]
     for i in values:
         if not isinstance(i, int) or isinstance(i, bool) or i < 0:

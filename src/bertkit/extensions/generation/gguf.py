@@ -1,6 +1,6 @@
 """Reader of Llama models in GGUF files, the format of llama.cpp.
 
-Weights are converted to fp32. Source of the layout: the GGUF specification, version 3.
+Weights are converted to fp32. The layout follows version 3 of the GGUF specification.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.tokenizer_files import usable
 
 CONTROL, USER_DEFINED = 3, 4
-"""Token types: special tokens, and added tokens, which are split off before tokenization."""
+"""Token types of GGUF: special tokens, and added tokens that are matched before BPE is applied."""
 
 NAMES = {
     "token_embd.weight": "model.embed_tokens.weight",
@@ -46,7 +46,7 @@ IN_LAYER = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
-"""Names of tensors in GGUF files and in transformers."""
+"""Names of layer weights in GGUF files, and the corresponding names in transformers."""
 
 KEYS = KeyTable(
     neutral={
@@ -58,14 +58,15 @@ KEYS = KeyTable(
         "llama.use_parallel_residual": (False,),
     }
 )
-"""Metadata that changes the architecture."""
+"""Metadata keys that change the architecture, and the values with which bertkit supports them."""
 
 SPLITS = {"gpt-2": (), "default": (), "smollm": (pre_tokenizers.Digits(individual_digits=True),)}
-"""Additional pre-tokenizers before the pre-tokenizer of GPT-2, by their names in GGUF files."""
+"""Supported values of tokenizer.ggml.pre, and the pre-tokenizers that each value adds before the
+byte-level pre-tokenizer of GPT-2."""
 
 
 class GgufFormat(TransformerFormat):
-    """GGUF file of a Transformer."""
+    """Format of a GGUF file that contains a Transformer."""
 
     noun = "a GGUF file"
 
@@ -74,10 +75,10 @@ class GgufFormat(TransformerFormat):
 
 
 def read_gguf(path: Path) -> Stored:
-    """Read a GGUF file.
+    """Read the settings, weights and tokenizer from a GGUF file.
 
     Raises:
-        CheckpointError: If the file is corrupted, or the model is not supported.
+        CheckpointError: If the file is corrupted, or bertkit does not support the model.
         ConfigError: If the package gguf is not installed.
     """
     try:
@@ -90,9 +91,9 @@ def read_gguf(path: Path) -> Stored:
     class Reader(GGUFReader):
         def _get(self, offset: int, dtype: Any, count: int = 1, override_order: Any = None) -> Any:
             values = super()._get(offset, dtype, count, override_order)
-            # Without the check, the library would loop over an invalid count.
+            # Without this check, the library would loop over an invalid count.
             if len(values) < int(count):
-                raise ValueError("it ends too early")
+                raise ValueError("the file ends too early")
             return values
 
     check_file(path, CheckpointError, most=memory.installed())
@@ -102,15 +103,15 @@ def read_gguf(path: Path) -> Stored:
         stored = {tensor.name: tensor for tensor in reader.tensors}
     except (ValueError, KeyError, IndexError, TypeError, OverflowError, RecursionError) as error:
         raise CheckpointError(
-            f"{path}: corrupted, or its quantization is not supported by the package gguf "
-            f"({error}); download it again, or use another file of the same model"
+            f"{path}: the file is corrupted, or its quantization is not supported by the package "
+            f"gguf ({error}); download it again, or use another GGUF file of the same model"
         ) from None
     try:
         settings = _settings(metadata, stored)
         tensors = {_name(name): _tensor(data, name, settings) for name, data in stored.items()}
         tokenizer = _tokenizer(metadata, path)
     except KeyError as error:
-        raise CheckpointError(f"{path}: has no {error}; download it again") from None
+        raise CheckpointError(f"{path}: has no {error}; download the file again") from None
     except (ValueError, TypeError, RuntimeError) as error:
         raise CheckpointError(f"{path}: {error}; use another GGUF file") from None
     settings["eos_token_id"] = metadata.get("tokenizer.ggml.eos_token_id")
@@ -118,7 +119,7 @@ def read_gguf(path: Path) -> Stored:
 
 
 def _settings(metadata: Mapping[str, Any], stored: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert the metadata to the settings of transformers' Llama."""
+    """Convert the metadata of a GGUF file to the settings of a Llama model in transformers."""
     kind = metadata["general.architecture"]
     if kind != "llama":
         raise ValueError(f"general.architecture must be 'llama', got {kind!r}")
@@ -127,13 +128,13 @@ def _settings(metadata: Mapping[str, Any], stored: Mapping[str, Any]) -> dict[st
     width = _size(metadata, "attention.key_length", hidden // heads)
     if heads % shared or hidden % heads:
         raise ValueError(
-            f"{heads} heads must divide {hidden} hidden units and be a multiple of {shared} "
-            "key/value heads"
+            f"the number of heads, {heads}, must divide the hidden size, {hidden}, and be a "
+            f"multiple of the number of key/value heads, {shared}"
         )
     if metadata.get("llama.rope.dimension_count", width) != width or width % 2:
-        raise ValueError(f"llama.rope.dimension_count: must be the head size, {width}, and even")
+        raise ValueError(f"llama.rope.dimension_count must be even and the head size, {width}")
     if metadata.get("llama.attention.value_length", width) != width:
-        raise ValueError(f"llama.attention.value_length: must be the length of keys, {width}")
+        raise ValueError(f"llama.attention.value_length must equal the key length, {width}")
     KEYS.check(metadata)
     if metadata.get("llama.rope.scaling.type", "none") != "none" or "rope_freqs.weight" in stored:
         raise ValueError("llama.rope.scaling: scaled rotary embeddings are not supported")
@@ -159,11 +160,11 @@ def _settings(metadata: Mapping[str, Any], stored: Mapping[str, Any]) -> dict[st
 
 
 def _size(metadata: Mapping[str, Any], name: str, default: int | None = None) -> int:
-    """Return a size or count of the model.
+    """Return a size or count from the metadata.
 
     Raises:
-        KeyError: If the value is missing and has no default.
-        ValueError: If the value is invalid.
+        KeyError: If the value is missing and there is no default.
+        ValueError: If the value is not an integer from 1 to 2,147,483,647.
     """
     key = f"llama.{name}"
     value = metadata[key] if default is None else metadata.get(key, default)
@@ -173,11 +174,11 @@ def _size(metadata: Mapping[str, Any], name: str, default: int | None = None) ->
 
 
 def _positive(metadata: Mapping[str, Any], name: str, default: float | None = None) -> float:
-    """Return a positive number of the model.
+    """Return a positive number from the metadata.
 
     Raises:
-        KeyError: If the value is missing and has no default.
-        ValueError: If the value is invalid.
+        KeyError: If the value is missing and there is no default.
+        ValueError: If the value is not a positive, finite number.
     """
     key = f"llama.{name}"
     value = metadata[key] if default is None else metadata.get(key, default)
@@ -187,7 +188,7 @@ def _positive(metadata: Mapping[str, Any], name: str, default: float | None = No
 
 
 def _shapes(settings: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
-    """Return the shape of each type of tensor."""
+    """Return the expected shape of each type of tensor."""
     hidden, inner = settings["hidden_size"], settings["intermediate_size"]
     embedding = settings["vocab_size"], hidden
     queries, keys = (
@@ -209,12 +210,12 @@ def _name(name: str) -> str:
         return NAMES[name]
     match = re.fullmatch(r"blk\.(\d{1,4})\.(\w+)\.weight", name)
     if match is None or match[2] not in IN_LAYER:
-        raise ValueError(f"{name}: not a weight of a Llama model")
+        raise ValueError(f"{name} is not a weight of a Llama model")
     return f"model.layers.{match[1]}.{IN_LAYER[match[2]]}.weight"
 
 
 def _tensor(stored: Any, name: str, settings: Mapping[str, Any]) -> Tensor:
-    """Convert a tensor to fp32, with the rows in transformers' order."""
+    """Convert a tensor to fp32, with its rows in the order of transformers."""
     from gguf.quants import dequantize
 
     expected = _shapes(settings)[name.split(".")[-2]]
@@ -231,15 +232,15 @@ def _tensor(stored: Any, name: str, settings: Mapping[str, Any]) -> Tensor:
     weight = torch.from_numpy(np.array(values, dtype=np.float32))
     kind = name.split(".")[2:3]
     if kind in (["attn_q"], ["attn_k"]):
-        # The two values that a rotary angle rotates are adjacent in GGUF files. In transformers,
-        # their distance is half a head.
+        # In GGUF files, the two values that are rotated together are adjacent. In transformers,
+        # they are half a head apart.
         heads = settings["num_attention_heads" if kind == ["attn_q"] else "num_key_value_heads"]
         weight = weight.view(heads, -1, 2, weight.shape[-1]).transpose(1, 2).reshape(weight.shape)
     return weight
 
 
 def _add_ends(core: tokenizers.Tokenizer, metadata: Mapping[str, Any]) -> None:
-    """Make the tokenizer add BOS and EOS tokens to each text, if the file specifies it."""
+    """Make the tokenizer add BOS and EOS tokens to each text if the file specifies this."""
     tokens = metadata["tokenizer.ggml.tokens"]
     bos, eos = (
         tokens[metadata[f"tokenizer.ggml.{role}_token_id"]]
@@ -258,11 +259,11 @@ def _add_ends(core: tokenizers.Tokenizer, metadata: Mapping[str, Any]) -> None:
 
 
 def _list(metadata: Mapping[str, Any], name: str, item: type) -> list[Any]:
-    """Return a list of the tokenizer.
+    """Return a list from the tokenizer metadata.
 
     Raises:
         KeyError: If the list is missing.
-        ValueError: If the value is not a list of the given type.
+        ValueError: If the value is not a list, or an item does not have the given type.
     """
     values = metadata[f"tokenizer.ggml.{name}"]
     if not isinstance(values, list) or not all(type(value) is item for value in values):
@@ -271,16 +272,17 @@ def _list(metadata: Mapping[str, Any], name: str, item: type) -> list[Any]:
 
 
 def _tokenizer(metadata: Mapping[str, Any], path: Path) -> Tokenizer:
-    """Return the byte-level BPE tokenizer of the file.
+    """Build the byte-level BPE tokenizer that the metadata describe.
 
     Raises:
         KeyError: If a value is missing.
-        ValueError: If the tokenizer has another type or an invalid value.
+        ValueError: If the tokenizer is not a supported byte-level BPE, or a value is invalid.
     """
     kind, split = metadata["tokenizer.ggml.model"], metadata.get("tokenizer.ggml.pre", "default")
     if kind != "gpt2" or split not in SPLITS:
         raise ValueError(
-            f"tokenizer {kind!r} with {split!r} is not supported; use the model's hub id"
+            f"tokenizer {kind!r} with pre-tokenizer {split!r} is not supported; use the model's "
+            "hub id"
         )
     tokens, types = (_list(metadata, *of) for of in (("tokens", str), ("token_type", int)))
     merges = [tuple(merge.split(" ", 1)) for merge in _list(metadata, "merges", str)]

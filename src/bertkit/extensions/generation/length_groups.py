@@ -1,4 +1,4 @@
-"""Groups of texts by their number of words."""
+"""Groups of texts with similar numbers of words."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MIN_TEXTS = 20
 
 
 class LengthGroup(NamedTuple):
-    """Texts of `low` to `high` words."""
+    """Group of the texts that have `low` to `high` words."""
 
     low: int
     high: int
@@ -22,21 +22,22 @@ class LengthGroup(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Range of the numbers of words, such as `6-10`."""
+        """Range of the number of words, such as `6-10`."""
         return f"{self.low}-{self.high}" if self.low < self.high else str(self.low)
 
 
 def groups_by_length(texts: Sequence[str]) -> list[LengthGroup]:
     """Group texts by their number of words.
 
-    The ranges are equally large, for example 1-10, 11-20, and so on. A range with fewer texts than
-    `MIN_TEXTS` is merged with the next one, and the last one with the previous one.
+    The ranges have equal widths, for example 1-10, 11-20, and so on. A range with fewer than
+    `MIN_TEXTS` texts is merged with the next range. If the last range has too few texts, it is
+    merged with the previous one.
 
     Args:
         texts: At least one text.
 
     Returns:
-        Up to `MAX_GROUPS` groups, by increasing length.
+        Up to `MAX_GROUPS` groups, in order of increasing length.
     """
     lengths = [len(text.split()) for text in texts]
     shortest, longest = min(lengths), max(lengths)

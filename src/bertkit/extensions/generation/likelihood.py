@@ -1,6 +1,6 @@
-"""Zero-shot evaluation of generative models by the likelihood of texts.
+"""Zero-shot evaluation of generative models by the likelihood that they assign to texts.
 
-`evaluate prompts` with no examples predicts labels from the probability of a word after the text.
+See also `evaluate prompts`, which predicts labels from the probability of a word after a text.
 
 Source: Radford et al. 2018, section 5, "Zero-shot Behaviors".
 """
@@ -35,16 +35,16 @@ Ids = list[int]
 
 
 class ChoicesScore(msgspec.Struct, frozen=True):
-    """Accuracy of choosing the most probable choice."""
+    """Accuracy of predicting the most probable choice of each question."""
 
     accuracy: float
-    """Accuracy by the mean log-probability per token."""
+    """Accuracy if choices are compared by their mean log-probability per token."""
     summed: float
-    """Accuracy by the log-probability of the complete choice."""
+    """Accuracy if choices are compared by their total log-probability."""
     chance: float
     """Accuracy of random guessing."""
     truncated: int
-    """Number of questions whose text was truncated at its start."""
+    """Number of questions whose text was truncated at the start."""
     rows: int
 
 
@@ -52,9 +52,10 @@ class AcceptabilityScore(msgspec.Struct, frozen=True):
     """Scores of predicting one of two labels from the likelihood of a sentence."""
 
     matthews: float
+    """Matthews correlation coefficient."""
     accuracy: float
     threshold: float
-    """Minimum mean log-probability per token of the second label."""
+    """Mean log-probability per token from which on the second label is predicted."""
     rows: int
 
 
@@ -69,21 +70,22 @@ def evaluate_likelihood(
     device: str = "auto",
     reading: Reading | None = None,
 ) -> ChoicesScore | AcceptabilityScore:
-    """Evaluate choices or labeled sentences by the likelihood of a model.
+    """Evaluate a model by the likelihood that it assigns to choices or to labeled sentences.
 
-    Without `train` the examples are questions with choices, as for `finetune choose`. The
-    prediction is the choice with the highest mean log-probability per token after the text. If the
-    text contains a blank `_` followed by words, each choice fills the blank, and the words after it
-    are scored instead (Winograd).
+    Without `train`, the examples are questions with choices, as for `finetune choose`. The
+    prediction is the choice that has the highest mean log-probability per token after the text. If
+    the text contains a blank `_` followed by words, the blank is replaced with each choice, and the
+    words after it are scored instead (Winograd).
 
-    With `train` the examples are sentences with one of two labels. The second label is predicted if
-    the mean log-probability reaches a threshold, which is optimized on `train`.
+    With `train`, each example is a sentence with one of two labels. The second label is predicted
+    if the mean log-probability per token reaches a threshold. The threshold is optimized on
+    `train`.
 
     Args:
         model: Model directory, GGUF file or hub id of a decoder-only model.
-        examples: Questions with choices; with --train, sentences with one of two labels.
-        train: Labeled sentences to optimize the threshold on.
-        rows: Number of examples, evenly spaced. Default: all.
+        examples: Questions with choices or, with --train, sentences with one of two labels.
+        train: Labeled sentences on which the threshold is optimized.
+        rows: Number of examples to evaluate, evenly spaced. Default: all.
         precision: Precision of the computation.
         device: Device, such as cpu or cuda:0. auto selects a GPU if PyTorch finds one.
         reading: Columns and format of the examples.
@@ -93,7 +95,8 @@ def evaluate_likelihood(
 
     Raises:
         ConfigError: If the model has an encoder.
-        DataError: If the examples are neither questions with choices nor sentences of two labels.
+        DataError: If the examples are not questions with choices, or the training sentences do not
+            have exactly two labels.
     """
     writer = pipeline("generate", model, precision=precision, device=device)
     if writer.reads:
@@ -102,7 +105,9 @@ def evaluate_likelihood(
         learned, scored = take_examples(Classify, train, examples, reading)
         return _acceptability(writer, learned.examples, _evenly(scored.examples, rows))
     if reading not in (None, Reading()):
-        raise ConfigError("text, label: questions with choices have no columns; remove them")
+        raise ConfigError(
+            "reading: questions with choices have fixed fields; remove the column options"
+        )
     if isinstance(examples, Path):
         questions, summary = read_choices(examples, True)
         say(summary)
@@ -114,7 +119,7 @@ R = TypeVar("R")
 
 
 def _evenly(examples: Sequence[R], rows: int | None) -> Sequence[R]:
-    """Return `rows` evenly spaced examples, or all examples if there are not more."""
+    """Return `rows` evenly spaced examples, or all examples if there are no more than `rows`."""
     if rows is None or rows >= len(examples):
         return examples
     return [examples[i] for i in np.linspace(0, len(examples) - 1, rows).astype(int)]
@@ -124,7 +129,7 @@ def _evenly(examples: Sequence[R], rows: int | None) -> Sequence[R]:
 
 
 def _choices(writer: Generate, questions: Sequence[ChoiceQuestion]) -> ChoicesScore:
-    """Score questions with choices."""
+    """Compute the accuracy on questions with choices."""
     pairs = [pair for question in questions for pair in _contexts(question)]
     sources = [question.where for question in questions for _ in question.choices]
     scored = iter(_likelihoods(writer, pairs, sources))
@@ -140,11 +145,11 @@ def _choices(writer: Generate, questions: Sequence[ChoiceQuestion]) -> ChoicesSc
 
 
 BLANK = re.compile(r"(?<![\w_])_(?![\w_])")
-"""Blank that a choice fills."""
+"""Pattern of the blank that is replaced with a choice."""
 
 
 def _contexts(question: ChoiceQuestion) -> Iterator[tuple[str, str]]:
-    """Yield for each choice its context, and the text after it to score."""
+    """Yield, for each choice, the context and the text after it whose likelihood is compared."""
     text = f"{question.text}\n{question.stem}" if question.stem else question.text
     before, *rest = BLANK.split(text)
     substituted = len(rest) == 1 and any(letter.isalpha() for letter in rest[0])
@@ -158,13 +163,13 @@ def _contexts(question: ChoiceQuestion) -> Iterator[tuple[str, str]]:
 def _acceptability(
     writer: Generate, train: Sequence[LabelExample], dev: Sequence[LabelExample]
 ) -> AcceptabilityScore:
-    """Score labeled sentences."""
+    """Optimize the threshold on `train`, and compute the scores on `dev`."""
     labels = sorted({str(example.label) for example in train}, key=label_sort_key)
     if len(labels) != 2:
-        raise DataError(f"train: expected two labels, got {len(labels)}")
+        raise DataError(f"train: must contain exactly two labels, got {len(labels)}")
     for example in (*train, *dev):
         if example.pair is not None:
-            raise DataError(f"{example.where}: a second text is not supported; remove it")
+            raise DataError(f"{example.where}: a second text is not supported; remove the text")
         if example.label not in labels:
             raise DataError(f"{example.where}: label {example.label!r} is not in the training file")
     pairs, sources = zip(*((("", x.text), x.where) for x in (*train, *dev)), strict=True)
@@ -178,17 +183,22 @@ def _acceptability(
 
 
 def best_threshold(scores: NDArray[np.float64], likely: NDArray[np.bool_]) -> float:
-    """Return the minimum score of `likely` with the highest Matthews correlation.
+    """Find the threshold that separates likely from unlikely sentences best.
 
-    The threshold is the middle of two scores, or lower than all. If several thresholds are equally
-    good, it is the lowest.
+    Sentences with at least this score are predicted to be likely. The threshold maximizes the
+    Matthews correlation of the predictions with `likely`. It is the midpoint between two adjacent
+    scores, or lower than all scores. If several thresholds are equally good, it is the lowest.
+
+    Args:
+        scores: Score of each sentence.
+        likely: Whether each sentence has the label of likely sentences.
 
     Shapes:
         scores, likely: (R,).
     """
     order = np.argsort(scores)
     ordered, positives = scores[order], likely[order]
-    # The number of scores below each possible threshold, and the positives among them.
+    # For each possible threshold: the number of lower scores, and how many of them are positive.
     splits = np.append(0, np.flatnonzero(np.diff(ordered) > 0) + 1)
     below = np.append(0, np.cumsum(positives))[splits]
     positive, total = positives.sum(), len(positives)
@@ -206,7 +216,7 @@ def best_threshold(scores: NDArray[np.float64], likely: NDArray[np.bool_]) -> fl
 
 
 class _Likelihood(NamedTuple):
-    """Log-probability of a text after its context: the sum, and the mean per token."""
+    """Log-probability of a text after its context: the total, and the mean per token."""
 
     total: float
     mean: float
@@ -217,10 +227,10 @@ class _Likelihood(NamedTuple):
 def _likelihoods(
     writer: Generate, texts: Sequence[tuple[str, str]], sources: Sequence[str]
 ) -> list[_Likelihood]:
-    """Compute the likelihood of the second text of each pair after the first.
+    """Compute the likelihood of the second text in each pair, given the first.
 
     Raises:
-        DataError: If a second text is empty or does not fit into the model.
+        DataError: If a second text has no tokens to score or is too long for the model.
     """
     tokenizer = writer.tokenizer
     pairs: list[tuple[Ids, Ids]] = []
@@ -229,12 +239,12 @@ def _likelihoods(
     contexts, endings = (tokenizer.ids(list(side)) for side in zip(*texts, strict=True))
     for source, context, ending in zip(sources, contexts, endings, strict=True):
         ids = [*begin, *context.tolist(), *ending.tolist()]
-        # If no token precedes a text, its first token has no probability.
+        # The model predicts no probability for a first token that no token precedes.
         scored = min(len(ending), len(ids) - 1)
         if not 0 < scored < writer.stepper.length:
             raise DataError(
-                f"{source}: expected 1 to {writer.stepper.length - 1} tokens to score, got "
-                f"{len(ending)}; remove it"
+                f"{source}: the text to score must have 1 to {writer.stepper.length - 1} tokens, "
+                f"got {len(ending)}; remove the row"
             )
         last = ids[-writer.stepper.length :]
         truncated.append(len(last) < len(ids))

@@ -1,6 +1,7 @@
-"""Marian tokenizers: a SentencePiece model each for the source and the target language.
+"""Marian tokenizers, with one SentencePiece model per language.
 
-Both usually share the token ids of `vocab.json`. Junczys-Dowmunt et al. 2018 (Marian).
+The source and the target language usually share the token ids in `vocab.json`. Junczys-Dowmunt et
+al. 2018 (Marian).
 """
 
 from __future__ import annotations
@@ -18,19 +19,23 @@ from bertkit.text.file_limits import check_added, check_charsmap, check_tokens
 from bertkit.text.tokenizer_files import Language, Numbering, Opened, TokenizerFormat
 
 FILES = ("source.spm", "target.spm", "vocab.json", "target_vocab.json")
-"""Files of a model directory. The last exists only if each side has its own token ids."""
+"""Tokenizer files in a model directory. The last exists only if each language has its own token
+ids."""
 
 UNIGRAM, NORMAL, UNKNOWN, USER = 1, 1, 2, 4
 """Model type and token types of SentencePiece's protobuf format."""
 
 
 def open_marian(folder: Path, settings: dict[str, Any], side: Language) -> Opened:
-    """Load the SentencePiece model of one side, with the ids of the vocabulary.
+    """Load the tokenizer of the source or target language.
+
+    The tokens come from the SentencePiece model, and their ids from `vocab.json` or
+    `target_vocab.json`.
 
     Args:
-        folder: Model directory.
-        settings: Content of `tokenizer_config.json`.
-        side: The side, source or target.
+        folder: The model directory.
+        settings: The content of `tokenizer_config.json`.
+        side: The language: source or target.
 
     Raises:
         TokenizerError: If a file is missing or corrupted, or has the wrong type.
@@ -38,13 +43,13 @@ def open_marian(folder: Path, settings: dict[str, Any], side: Language) -> Opene
     present = [name for name in FILES if (folder / name).is_file()]
     for name in FILES[:3]:
         if name not in present:
-            raise TokenizerError(f"{folder / name}: not found; download the directory again")
+            raise TokenizerError(f"{folder / name}: not found; download the model directory again")
     files = {name: read_bytes(folder / name, TokenizerError, most=VOCABULARY) for name in present}
     is_separate = side == "target" and settings.get("separate_vocabs") is True
     vocabulary = folder / ("target_vocab.json" if is_separate else "vocab.json")
     ids = read_json(vocabulary, TokenizerError, "download the file again", most=VOCABULARY)
     if not isinstance(ids, dict) or {*ids.values()} != {*range(len(ids))}:
-        raise TokenizerError(f"{vocabulary}: token ids must be 0, 1, 2, …; download it again")
+        raise TokenizerError(f"{vocabulary}: token ids must be 0, 1, 2, …; download the file again")
     missing = {"<unk>", "</s>", "<pad>"} - ids.keys()
     if missing:
         raise TokenizerError(f"{vocabulary}: has no {min(missing)}; download the file again")
@@ -60,7 +65,7 @@ def open_marian(folder: Path, settings: dict[str, Any], side: Language) -> Opene
 
 
 def _unigram(path: Path, content: bytes) -> tokenizers.Tokenizer:
-    """Convert a SentencePiece model to a tokenizer of the `tokenizers` library."""
+    """Convert a SentencePiece model to a tokenizer from the `tokenizers` library."""
     try:
         from google.protobuf.message import DecodeError
         from sentencepiece import sentencepiece_model_pb2 as sentencepiece
@@ -68,26 +73,26 @@ def _unigram(path: Path, content: bytes) -> tokenizers.Tokenizer:
         raise TokenizerError(
             f"{path}: requires SentencePiece; run pip install 'bertkit[generation]'"
         ) from None
-    # protobuf creates the class when the module is imported.
+    # protobuf creates the class only when the module is imported.
     model = sentencepiece.ModelProto()  # type: ignore[attr-defined]
     try:
         model.ParseFromString(content)
     except DecodeError as error:
         raise TokenizerError(
-            f"{path}: not a SentencePiece model ({error}); download it again"
+            f"{path}: not a SentencePiece model ({error}); download the file again"
         ) from None
     trainer, rules = model.trainer_spec, model.normalizer_spec
     unknown = [index for index, token in enumerate(model.pieces) if token.type == UNKNOWN]
     if trainer.model_type != UNIGRAM or trainer.treat_whitespace_as_suffix or len(unknown) != 1:
         raise TokenizerError(
-            f"{path}: not supported; must be a Unigram model with spaces before words and one "
-            "unknown token"
+            f"{path}: this SentencePiece model is not supported; use a Unigram model with spaces "
+            "before words and one unknown token"
         )
     check_tokens((token.piece for token in model.pieces), str(path))
     check_added((token.piece for token in model.pieces if token.type == USER), str(path))
     check_charsmap(rules.precompiled_charsmap, str(path))
-    # Control tokens must not match text. A leading space prevents it, because the pre-tokenizer
-    # replaces all spaces.
+    # Control tokens must not match text. A leading space prevents this, because the pre-tokenizer
+    # replaces all spaces in the text.
     tokens = [
         (token.piece if token.type in (NORMAL, UNKNOWN, USER) else f" {token.piece}", token.score)
         for token in model.pieces

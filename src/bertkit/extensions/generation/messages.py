@@ -1,7 +1,7 @@
 """Readers of conversations and of preferences.
 
-A row of a file is {"messages": [{"role": ..., "content": ...}, ...]}. A preference also has a
-chosen and a rejected answer.
+A row of a conversation file is {"messages": [{"role": ..., "content": ...}, ...]}. A row of a
+preference file also contains a chosen and a rejected answer.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from bertkit.extensions.generation.chat_format import Message, check_messages
 
 @dataclass(frozen=True)
 class Conversation:
-    """Messages, and their location in the file."""
+    """Messages of a conversation, and the location of its row in the file."""
 
     messages: tuple[Message, ...]
     where: str
@@ -28,7 +28,7 @@ class Conversation:
 
 @dataclass(frozen=True)
 class Preference:
-    """Messages of a conversation, and a better and a worse answer of the assistant."""
+    """Messages of a conversation, with a better and a worse answer by the assistant."""
 
     messages: tuple[Message, ...]
     chosen: str
@@ -40,34 +40,34 @@ R = TypeVar("R")
 
 
 def read_conversations(source: Source) -> list[Conversation]:
-    """Read conversations.
+    """Read conversations to train on.
 
     Raises:
-        DataError: If a row is not a valid conversation, or has no message of the assistant.
+        DataError: If a row is not a valid conversation or has no message of the assistant.
     """
     return _rows(source, conversation, "conversations")
 
 
 def read_preferences(source: Source) -> list[Preference]:
-    """Read conversations with two answers.
+    """Read conversations with a chosen and a rejected answer.
 
     Raises:
-        DataError: If a row is not a valid conversation with two answers.
+        DataError: If a row is not a valid conversation with two different answers.
     """
     return _rows(source, preference, "preferences")
 
 
 def _rows(source: Source, convert: Callable[[dict[str, object], str], R], name: str) -> list[R]:
     if isinstance(source, Path) and not has_records(source) and source.exists():
-        raise DataError(f"{source}: {name} must be in a .jsonl file, optionally .gz")
+        raise DataError(f"{source}: {name} must be in a .jsonl or .jsonl.gz file; convert the file")
     read = read_records(lambda where, row: convert(row, where), source)
     if not read:
-        raise DataError(f"{source}: no {name}")
+        raise DataError(f"{source}: contains no {name}; use another file")
     return read
 
 
 def conversation(row: dict[str, object], where: str) -> Conversation:
-    """Convert a row {"messages": [...]}.
+    """Convert a row {"messages": [...]} to a conversation.
 
     Raises:
         DataError: If the messages are missing or invalid, or contain no message of the assistant.
@@ -79,12 +79,12 @@ def conversation(row: dict[str, object], where: str) -> Conversation:
 
 
 def preference(row: dict[str, object], where: str) -> Preference:
-    """Convert a row {"messages" or "prompt", "chosen", "rejected"}.
+    """Convert a row with the fields "messages" or "prompt", "chosen", and "rejected".
 
-    A prompt is a message of the user.
+    The field "prompt" contains a single message of the user.
 
     Raises:
-        DataError: If a field is missing or invalid, or both answers are equal.
+        DataError: If a field is missing or invalid, or the two answers are equal.
     """
     if "prompt" in row and "messages" in row:
         raise DataError(f"{where}: messages cannot be combined with prompt; remove one of them")
@@ -96,7 +96,7 @@ def preference(row: dict[str, object], where: str) -> Preference:
     if messages[-1].role == "assistant":
         raise DataError(
             f"{where}: the last message must not be the assistant's, because chosen and rejected "
-            "are its answers; remove it"
+            "are its answers; remove the last message"
         )
     if chosen == rejected:
         raise DataError(f"{where}: chosen and rejected are equal; remove the row")
@@ -122,8 +122,8 @@ def _messages(row: dict[str, object], where: str) -> tuple[Message, ...]:
         messages = msgspec.convert(row["messages"], tuple[Message, ...])
     except msgspec.ValidationError as error:
         raise DataError(
-            f"{where}: messages: {error}; use messages with a role (system, user or assistant) and "
-            "a content"
+            f"{where}: messages: {error}; each message must have a role (system, user or "
+            "assistant) and a content"
         ) from None
     check_messages(messages, where)
     return messages

@@ -1,4 +1,4 @@
-"""Pipeline of the most probable next tokens of a causal language model."""
+"""Pipeline that predicts the next token of a text with a causal language model."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from bertkit.view.token_text import likeliest
 
 
 class NextToken(ModelPipeline):
-    """Pipeline that predicts the most probable next tokens of texts."""
+    """Pipeline that returns the most probable next tokens of each text."""
 
     policies: tuple[Long, ...] = ("error",)
     prediction, options = list[Candidate], TopOptions
@@ -34,14 +34,16 @@ class NextToken(ModelPipeline):
         super().__init__(loaded, engine)
         self.writer = Generate(loaded, self.engine)
         if self.writer.reads:
-            raise CheckpointError(f"{loaded.folder}: has an encoder; use a decoder-only model")
+            raise CheckpointError(
+                f"{loaded.folder}: the model has an encoder; use a decoder-only model"
+            )
 
     @check_keywords
     def __call__(self, texts: str | Sequence[str], *, top: int = 10) -> list[list[Candidate]]:
-        """Return the candidates of each text, the most probable first.
+        """Return the `top` candidates for the next token of each text, most probable first.
 
         Raises:
-            DataError: If a text already has the maximum length of the model.
+            DataError: If a text leaves no space for another token within the maximum length.
         """
         return [
             answer
@@ -50,13 +52,13 @@ class NextToken(ModelPipeline):
         ]
 
     def prepare(self, texts: Sequence[str], *, long: Long = "error", top: int = 10) -> list[Work]:
-        """Return the work of each text; see a call for the errors."""
+        """Tokenize texts, and return the work for each text. For the errors, see `__call__`."""
         requests = self.writer.requests(texts)
         more = math.ceil(top / 10)
         return [Work([], (request, top), request.tokens + more) for request in requests]
 
     def run(self, works: Sequence[Work]) -> list[list[Candidate]]:
-        """Return the candidates of each text, the most probable first."""
+        """Return the candidates for the next token of each text, most probable first."""
         answers: dict[int, list[Candidate]] = {}
         for indices in by_length([work.tokens for work in works], CACHE_TOKENS):
             for part in batched(indices, ITEMS_PER_CHUNK):

@@ -1,4 +1,4 @@
-"""Pretraining objectives of generative models: settings, text, and samples."""
+"""Pretraining objectives of generative models: their settings, texts, and samples."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ METHODS = {
     "mass": "masked span (MASS)",
     "prefix": "prefix LM",
 }
-"""Short descriptions of the objectives."""
+"""Short description of each objective."""
 
 IGNORED = (
     *("generator", "teacher", "masking."),
     *("sampling.cross_documents", "sampling.short_seq_probability"),
 )
-"""Prefixes of the settings that no generative objective uses."""
+"""Settings that no generative objective uses, as prefixes of their names."""
 
 
 class GenerativeConfig(PretrainConfig, frozen=True):
-    """Settings that all generative objectives share. They mask no tokens."""
+    """Settings that all generative objectives share. These objectives do not mask tokens."""
 
     def unsupported(self) -> Sequence[str]:
         defaults = paths(type(self))
@@ -62,7 +62,7 @@ class GenerativeConfig(PretrainConfig, frozen=True):
 
 
 class NextTokenConfig(GenerativeConfig, frozen=True):
-    """Next-token prediction by a causal model (GPT)."""
+    """Settings for next-token prediction with a causal model, such as GPT."""
 
     objective: Literal["next"] = "next"
 
@@ -76,7 +76,7 @@ class NextTokenConfig(GenerativeConfig, frozen=True):
 
 
 class SequenceToSequenceConfig(GenerativeConfig, frozen=True):
-    """Settings of the objectives of encoder-decoder models."""
+    """Settings that all objectives of encoder-decoder models share."""
 
     architecture: ClassVar[str] = "an encoder with a decoder"
 
@@ -85,7 +85,7 @@ class SequenceToSequenceConfig(GenerativeConfig, frozen=True):
         return [*super().unsupported(), *["sampling.first_length"] * has_first_length]
 
     def start(self, tokenizer: Tokenizer) -> int:
-        """Return the first token of the decoder's input."""
+        """Return the id of the token that starts the decoder's input."""
         start: int = getattr(tokenizer, FAMILIES[self.family].start)
         return start
 
@@ -94,7 +94,7 @@ class SequenceToSequenceConfig(GenerativeConfig, frozen=True):
 
 
 class TranslationConfig(SequenceToSequenceConfig, frozen=True):
-    """Translation: the target text of a pair, from its source text."""
+    """Settings for translation. The model is trained to generate a target text from its source."""
 
     objective: Literal["translate"] = "translate"
 
@@ -120,11 +120,11 @@ class TranslationConfig(SequenceToSequenceConfig, frozen=True):
 
 
 class DenoisingConfig(SequenceToSequenceConfig, frozen=True):
-    """Denoising of corrupted text: T5's spans, BART's infilling, MASS, and prefix LM."""
+    """Settings for denoising of corrupted text, as in T5, BART, MASS, or a prefix LM."""
 
     objective: CorruptionType = "spans"
     corruption: Corruption = Corruption()
-    """Settings of the corruption."""
+    """Settings of text corruption."""
 
     def unsupported(self) -> Sequence[str]:
         is_ignored = self.corruption.permute and self.objective != "infill"

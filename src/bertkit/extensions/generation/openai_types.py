@@ -1,4 +1,4 @@
-"""Request and response types of the routes that generate text, with the names of OpenAI."""
+"""Request and response types of the routes that generate text, named as in OpenAI's API."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ MESSAGES: Neutral = {
     **dict.fromkeys(("audio", "function_call", "name", "refusal"), ()),
     **dict.fromkeys(("annotations", "tool_calls"), ([],)),
 }
-"""Fields of a message, which clients copy from a response."""
+"""Fields that clients copy from a response into the messages of a request."""
 
 Select = Callable[..., dict[str, Any]]
 
@@ -60,24 +60,24 @@ class StreamOptions(JsonObject, frozen=True, kw_only=True):
 
 
 class GenerationAsk(Ask, frozen=True, kw_only=True):
-    """Options of generation."""
+    """Options that control how text is generated."""
 
     max_tokens: Count | None = None
-    """Maximum number of tokens to generate. Default: 256."""
+    """Maximum number of tokens to generate. Default: the model's max_new_tokens, or 256."""
     max_completion_tokens: Count | None = None
-    """Newer name of `max_tokens`."""
+    """Newer name of `max_tokens`, which takes precedence."""
     temperature: Annotated[float, Meta(ge=0.0, le=2.0)] | None = None
-    """Sampling temperature. 0 selects the most probable token. Default: the model's temperature, or
-    1."""
+    """Sampling temperature. 0 selects the most probable token. Default: the temperature in the
+    model directory, or 1."""
     top_p: Annotated[float, Meta(gt=0.0, le=1.0)] | None = None
     top_k: Count | None = None
     min_p: Annotated[float, Meta(ge=0.0, lt=1.0)] | None = None
     seed: Annotated[int, Meta(ge=0)] | None = None
-    """Seed of sampling. Equal requests with equal seeds return the same text. Default: 0."""
+    """Random seed. Equal requests with equal seeds return the same text. Default: 0."""
     stop: Text | Annotated[list[Text], Meta(max_length=4)] = msgspec.field(default_factory=list)
-    """Strings before which a text ends."""
+    """Strings that end a text. The text does not contain them."""
     n: Annotated[int, Meta(ge=1, le=8)] = 1
-    """Number of texts per prompt."""
+    """Number of texts to generate for each prompt."""
     stream: bool = False
     """Whether to send the text in parts, as server-sent events."""
     stream_options: StreamOptions | None = None
@@ -86,7 +86,7 @@ class GenerationAsk(Ask, frozen=True, kw_only=True):
 
 
 class CompletionAsk(GenerationAsk, frozen=True, kw_only=True):
-    """Request to continue prompts, in the format of OpenAI."""
+    """Request to continue prompts, in the format of OpenAI's API."""
 
     EXAMPLE: ClassVar = {"prompt": "Once upon a time", "max_tokens": 20}
     NEUTRAL: ClassVar[Neutral] = COMPLETION
@@ -95,7 +95,7 @@ class CompletionAsk(GenerationAsk, frozen=True, kw_only=True):
 
 
 class ChatAsk(GenerationAsk, frozen=True, kw_only=True):
-    """Request for the next message of a conversation, in the format of OpenAI."""
+    """Request for the next message of a conversation, in the format of OpenAI's API."""
 
     EXAMPLE: ClassVar = {"messages": [{"role": "user", "content": "Who wrote Faust?"}]}
     NEUTRAL: ClassVar[Neutral] = CHAT
@@ -104,7 +104,7 @@ class ChatAsk(GenerationAsk, frozen=True, kw_only=True):
 
     @classmethod
     def convert(cls, body: dict[str, Any], select: Select) -> None:
-        """Convert each message to the two fields `role` and `content`."""
+        """Convert each message of a request to the two fields `role` and `content`."""
         messages = body.get("messages")
         for index, message in enumerate(messages if isinstance(messages, list) else []):
             if isinstance(message, dict):
@@ -112,10 +112,13 @@ class ChatAsk(GenerationAsk, frozen=True, kw_only=True):
 
 
 def _message(message: dict[str, Any], where: str, select: Select) -> dict[str, Any]:
-    """Return a message with the role system for developer, and its text parts joined."""
+    """Convert a message to the fields `role` and `content`.
+
+    The role developer becomes system, and the text parts of the content are joined.
+    """
     message = select(message, MESSAGES, where=where)
     for name in message.keys() - {"role", "content"}:
-        raise invalid("this field is not supported here; remove it", f"{where}{name[:80]}")
+        raise invalid("messages do not support this field; remove it", f"{where}{name[:80]}")
     if message.get("role") == "developer":
         message["role"] = "system"
     parts = message.get("content")
@@ -125,7 +128,7 @@ def _message(message: dict[str, Any], where: str, select: Select) -> dict[str, A
 
 
 def _is_text(part: Any) -> bool:
-    """Return whether a part of a message is a text."""
+    """Return whether a part of a message's content is a text part."""
     return (
         isinstance(part, dict)
         and part.keys() == {"type", "text"}
@@ -135,13 +138,13 @@ def _is_text(part: Any) -> bool:
 
 
 class TranslateAsk(Ask, frozen=True, kw_only=True):
-    """Request to translate texts, or to run the task of an encoder-decoder model."""
+    """Request to translate texts, or to run another task of an encoder-decoder model."""
 
     EXAMPLE: ClassVar = {"inputs": "Guten Morgen."}
 
     inputs: Texts
     num_beams: Annotated[int, Meta(ge=1, le=16)] | None = None
-    """Number of beams. Default: as in the model directory."""
+    """Number of beams. Default: the number in the settings of the model directory."""
 
 
 # ---- Responses
@@ -150,7 +153,7 @@ C = TypeVar("C")
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
-    """A text, and why it ended: `stop`, or `length` if it was truncated."""
+    """A generated text, and the reason why it ended: `stop`, or `length` if it was truncated."""
 
     index: int
     text: str
@@ -158,7 +161,7 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChatChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """A message of the assistant, and why it ended: `stop`, or `length` if it was truncated."""
+    """A generated message, and the reason why it ended: `stop`, or `length` if it was truncated."""
 
     index: int
     message: Message
@@ -166,7 +169,7 @@ class ChatChoice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CompletionUsage(msgspec.Struct, frozen=True):
-    """Numbers of tokens of the prompts and of the generated texts."""
+    """Numbers of tokens in the prompts and in the generated texts."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -174,7 +177,7 @@ class CompletionUsage(msgspec.Struct, frozen=True):
 
 
 class Completion(msgspec.Struct, Generic[C], frozen=True, kw_only=True):
-    """Generated texts or messages, in the format of OpenAI."""
+    """Response with generated texts or messages, in the format of OpenAI's API."""
 
     id: str
     object: str

@@ -24,12 +24,12 @@ from bertkit.view.page import PICTURES, document_values
 from bertkit.web import Ask, Builders, Context, Models, Page, Text, Values
 
 MAX_BEAMS = 8
-"""Maximum number of beams that a page shows."""
+"""Maximum number of beams that the page of decoding steps shows."""
 
 DEFAULT_BEAMS = "default of the model"
 
 MAX_ADDRESS_CHARACTERS = 4_000
-"""Maximum number of characters of an address, as in `ask.js`."""
+"""Maximum number of characters in the address of a page, as in `ask.js`."""
 
 EXAMPLE_TEXT = (
     "The cat sat on the mat and slept all day. It rained, and two dogs ran over the hill. "
@@ -42,7 +42,7 @@ class StepsForm(Ask, frozen=True, kw_only=True):
 
     text: Text
     beams: Annotated[int, Meta(ge=1, le=MAX_BEAMS)] | None = None
-    """Number of beams. Default: as in the model directory."""
+    """Number of beams. Default: the number in the settings of the model directory."""
 
 
 class CorruptionForm(Ask, frozen=True, kw_only=True):
@@ -54,7 +54,11 @@ class CorruptionForm(Ask, frozen=True, kw_only=True):
 
 
 def decode_pipeline(model: SupportedPipelines) -> DecodePipeline | None:
-    """Return the pipeline of a model whose decoder attends to an encoder."""
+    """Return the pipeline for the decoding steps of a model.
+
+    Returns:
+        The pipeline, or None if the model has no decoder that attends to an encoder.
+    """
     writer = model.pipelines.get("translate")
     if not isinstance(writer, Generate):
         return None
@@ -63,12 +67,12 @@ def decode_pipeline(model: SupportedPipelines) -> DecodePipeline | None:
 
 
 class StepsPage(Page):
-    """Each step of a decoder: attention, candidates, and beams."""
+    """Page that shows the attention, the candidates and the beams in each step of a decoder."""
 
     link = "Step by step"
     title = "Decoding step by step"
     lead = (
-        "Enter a text to translate or summarize. For each generated token, the page shows the "
+        "Enter a text to translate or summarize. For each generated token, the page shows its "
         "attention to the source, the most probable alternatives, and the beams."
     )
     button = "Generate"
@@ -95,13 +99,13 @@ class StepsPage(Page):
 
 
 class CorruptionPage(Page):
-    """A text as it is corrupted for pretraining."""
+    """Page that shows how a text is corrupted for pretraining."""
 
     link = "Corrupted text"
     title = "Text corruption"
     lead = (
-        "T5, BART and MASS are pretrained on corrupted text: some tokens are removed, the encoder "
-        "gets the rest, and the decoder is trained to generate the missing tokens."
+        "T5, BART and MASS are pretrained on corrupted text. Some tokens are removed, the encoder "
+        "reads the remaining text, and the decoder is trained to generate the missing tokens."
     )
     button = "Corrupt"
     abilities = ("tokenize",)
@@ -140,10 +144,13 @@ class CorruptionPage(Page):
 
 
 def _choices(values: Values, models: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the label of a corruption, or an unsupported value unchanged, and the model.
+    """Return the selected or default corruption and model.
 
-    Default: the first corruption whose special tokens are in the vocabulary of a model, and the
-    first such model.
+    An unsupported corruption is returned unchanged. The default corruption is the first whose
+    special tokens are in the vocabulary of a model, and the default model is the first such model.
+
+    Returns:
+        The label of the corruption, and the name of the model.
     """
     labels = {str(kind): label for kind, label in NAMES.items()}
     able = {label: _supporting(kind, models) for kind, label in NAMES.items()}
@@ -153,7 +160,7 @@ def _choices(values: Values, models: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _supporting(kind: CorruptionType, models: Mapping[str, Any]) -> list[str]:
-    """Return the models whose vocabularies have the special tokens of a corruption."""
+    """Return the names of the models whose vocabularies have the special tokens of a corruption."""
     able = []
     for name, pipeline in models.items():
         with contextlib.suppress(TokenizerError):

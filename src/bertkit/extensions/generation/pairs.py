@@ -1,11 +1,13 @@
-"""Prepared directories of pairs of a source and a target text, as token ids.
+"""Prepared directories that contain pairs of a source and a target text, as token ids.
 
-A directory contains these files, in little-endian order, and a copy of the tokenizer in
-`tokenizer/`:
+A directory contains a copy of the tokenizer in `tokenizer/`, and these files. Numbers are stored in
+little-endian order.
 
-- `source.tokens`, `target.tokens`: concatenated ids; uint16 if the vocabulary permits, else uint32
-- `source.lengths`, `target.lengths`: uint32, number of tokens of each text; never 0
-- `manifest.json`: sources and tokenizer, and the size and hash of every file; written last
+- `source.tokens`, `target.tokens`: concatenated token ids, as uint16 if the vocabulary has at most
+  65,536 tokens, otherwise as uint32
+- `source.lengths`, `target.lengths`: number of tokens in each text, as uint32; never 0
+- `manifest.json`: the input files, the tokenizer, the sizes, and the hash of each file above; it is
+  written last
 """
 
 from __future__ import annotations
@@ -49,21 +51,21 @@ class PairManifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     target_tokens: int
     sources: list[str]
     sha256: dict[str, str]
-    """Hash of each file."""
+    """SHA-256 hash of each file with tokens or lengths."""
 
 
 @dataclass(frozen=True)
 class Pairs(PreparedText):
-    """A prepared directory of pairs, numbered from 0."""
+    """Prepared directory of pairs of texts. The pairs are numbered from 0."""
 
     manifest: PairManifest
 
     @staticmethod
     def open(folder: str | Path) -> Pairs:
-        """Open a prepared directory.
+        """Open a prepared directory of pairs.
 
         Raises:
-            DataError: If a file is missing, or its size differs from the manifest.
+            DataError: If a file is missing, or its size differs from the size in the manifest.
         """
         folder = Path(folder)
         path = folder / "manifest.json"
@@ -82,12 +84,16 @@ class Pairs(PreparedText):
 
     @property
     def tokens(self) -> int:
-        """Number of tokens of both sides."""
+        """Number of tokens in all source and target texts."""
         return self.manifest.source_tokens + self.manifest.target_tokens
 
     @cached_property
     def starts(self) -> dict[str, NDArray[np.int64]]:
-        """(pairs + 1,) per side: the index of each text's first token, and of the end."""
+        """Index of each text's first token, followed by the number of tokens, for each side.
+
+        Shapes:
+            (pairs + 1,) for each side.
+        """
         starts = {}
         for side in SIDES:
             path = self.folder / f"{side}.lengths"
@@ -97,10 +103,10 @@ class Pairs(PreparedText):
         return starts
 
     def text(self, side: str, number: int) -> Ids:
-        """Return the tokens of one text, without an EOS token.
+        """Return the token ids of the source or target text of a pair, without an EOS token.
 
         Raises:
-            DataError: If a token is not in the vocabulary.
+            DataError: If a token id is not in the vocabulary.
         """
         first, last = self.starts[side][number : number + 2]
         tokens = self._tokens[side][first:last].astype(np.int64)
@@ -120,12 +126,12 @@ def write_pairs(
     *,
     sources: Sequence[Path],
 ) -> Pairs:
-    """Write the ids of both sides to a new directory, atomically.
+    """Write the token ids of source and target texts to a new directory, atomically.
 
     Args:
         folder: Output directory. Must not exist.
-        tokenizer: The tokenizer of the source side.
-        texts: Token ids of the texts of each side.
+        tokenizer: Tokenizer of the source texts.
+        texts: For each side, the token ids of its texts.
         sources: Files that the texts come from.
     """
     dtype: Literal["uint16", "uint32"] = "uint16" if tokenizer.vocab_size <= 1 << 16 else "uint32"
@@ -154,7 +160,7 @@ def write_pairs(
 
 @dataclass(frozen=True)
 class Pair:
-    """Source text of an encoder, and target text of a decoder.
+    """Training sample for an encoder-decoder model: a source text and a target text.
 
     Shapes:
         source: (T',), the input of the encoder.
@@ -167,7 +173,7 @@ class Pair:
     labels: Ids
 
     def __len__(self) -> int:
-        """Return the number of tokens of both sides."""
+        """Return the number of tokens in the inputs of the encoder and the decoder."""
         return len(self.source) + len(self.ids)
 
 
@@ -181,9 +187,10 @@ class _Side:
 
 
 class PairSamples(Shuffled[Pair]):
-    """Pairs with an EOS token after both texts, and `start` before the target.
+    """Training samples from pairs of texts.
 
-    Pairs with a text longer than `length` are skipped.
+    Each text ends with an EOS token, and the decoder's input begins with `start`. A pair is skipped
+    if one of its texts has more than `length` tokens, including the EOS token.
     """
 
     def __init__(
@@ -202,13 +209,16 @@ class PairSamples(Shuffled[Pair]):
         self.numbers = numbers[longest <= length]
         self.skipped = int((longest > length).sum())
         if not len(self.numbers):
-            raise DataError(f"{pairs.folder}: no pair of at most {length} tokens per side")
+            raise DataError(
+                f"{pairs.folder}: every pair has a text of more than {length} tokens, including "
+                "the EOS token; increase sampling.length"
+            )
 
     def __len__(self) -> int:
         return len(self.numbers)
 
     def sample(self, epoch: int, index: int) -> Pair:
-        """Return a pair, which is equal in all epochs."""
+        """Return a pair. It is the same in every epoch."""
         number = int(self.numbers[index])
         source, target = (self.pairs.text(side, number) for side in SIDES)
         return Pair(
@@ -219,9 +229,9 @@ class PairSamples(Shuffled[Pair]):
 
 
 def split_pairs(pairs: Pairs, fraction: float) -> tuple[Ids, Ids]:
-    """Split pairs into training pairs and the given fraction of held-out pairs.
+    """Split pairs into training pairs and held-out pairs.
 
-    The split does not depend on the seed of the run.
+    The given fraction of the pairs is held out. The split does not depend on the seed of the run.
 
     Returns:
         The indices of the training pairs and of the held-out pairs.
@@ -232,7 +242,7 @@ def split_pairs(pairs: Pairs, fraction: float) -> tuple[Ids, Ids]:
 
 
 def pack_pairs(pairs: Sequence[Pair]) -> Batch:
-    """Pack both sides of pairs, each with the shortest text first."""
+    """Pack pairs into a batch, in order of increasing target length."""
     pairs = sorted(pairs, key=lambda pair: len(pair.ids))
     labels = np.concatenate([pair.labels for pair in pairs])
     return Batch.of(

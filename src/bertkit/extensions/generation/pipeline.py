@@ -1,4 +1,4 @@
-"""Pipeline of text generation."""
+"""Pipeline for text generation, and its results."""
 
 from __future__ import annotations
 
@@ -45,10 +45,11 @@ from bertkit.text.long_texts import Long
 from bertkit.text.tokenizer import Tokenizer
 
 ANY_LENGTH = 1 << 30
-"""Maximum length that truncates no text; the stepper checks the length instead."""
+"""Maximum length for the tokenizer that truncates no text. The stepper checks the length
+instead."""
 
 PARTIAL_CHARACTER = "\N{REPLACEMENT CHARACTER}"
-"""Character that the tokenizer decodes for an incomplete sequence of UTF-8 bytes."""
+"""Character that the tokenizer returns when it decodes an incomplete sequence of UTF-8 bytes."""
 
 
 Prompt = str | Sequence[Message]
@@ -62,11 +63,12 @@ def _messages(prompt: Prompt) -> Sequence[Message]:
 
 
 def merge_decoding(base: Decoding, decoding: Decoding | Mapping[str, Any] | None) -> Decoding:
-    """Return the decoding settings of a call.
+    """Combine the settings of a model directory with the settings that are passed to a call.
 
     Args:
-        base: The settings of the model directory.
-        decoding: A mapping changes some settings of `base`; a `Decoding` replaces all.
+        base: Settings of the model directory.
+        decoding: Settings of the call. A mapping changes individual settings of `base`. A
+            `Decoding` replaces all of them.
 
     Returns:
         The checked settings.
@@ -83,7 +85,7 @@ def merge_decoding(base: Decoding, decoding: Decoding | Mapping[str, Any] | None
 
 
 def _prompt(loaded: Loaded) -> str:
-    """Return the prompt that `finetune seq2seq` put before every text, or an empty string."""
+    """Return the prompt that `finetune seq2seq` prepended to every text, or an empty string."""
     record = loaded.settings.get("bertkit", {}).get("task", {})
     options = record.get("options") if record.get("name") == "seq2seq" else None
     prompt = options.get("prompt") if isinstance(options, dict) else None
@@ -91,36 +93,36 @@ def _prompt(loaded: Loaded) -> str:
 
 
 class GeneratedToken(msgspec.Struct, frozen=True):
-    """A generated token and its probability."""
+    """Generated token, with its probability."""
 
     text: str
     probability: float
 
 
 class GeneratedText(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A generated text, without its prompt."""
+    """Generated text, without the prompt."""
 
     text: str
     score: float
-    """Log-probability of the text without constraints. Beam search divides it by the length to the
-    power of `length_penalty`."""
+    """Log-probability of the text, computed without constraints. Beam search divides it by the
+    length to the power of `length_penalty`."""
     tokens: int
     ended: Ended
-    """Reason for the end: an EOS token, a stop string, or the maximum length."""
+    """Reason why the text ended: an EOS token, a stop string, or the maximum length."""
     each: list[GeneratedToken] = []
-    """The tokens with their probabilities, if requested."""
+    """Tokens of the text with their probabilities, if they were requested."""
 
 
 class Generate(ModelPipeline):
     """Pipeline that generates text from prompts, conversations, or source texts.
 
-    An encoder-decoder model, such as Marian, generates text from source texts. A generated text
-    depends only on its prompt and the settings, not on the other prompts of a batch.
+    For an encoder-decoder model, such as Marian, the prompts are source texts. A generated text
+    depends only on its prompt and the settings, not on other prompts in the batch.
     """
 
     @staticmethod
     def sample(model: Model, tokenizer: Tokenizer) -> str:
-        """Return a text of at most 40 tokens from a causal model, always with the same seed."""
+        """Generate a text of at most 40 tokens with a causal model. The random seed is fixed."""
         stepper = stepper_of(model.eval(), vocab=tokenizer.vocab_size)
         start = Request(np.array(tokenizer.begin[-1:]))
         decoding = Decoding(max_tokens=40, temperature=1.0, top_p=0.9)
@@ -142,12 +144,12 @@ class Generate(ModelPipeline):
         """Return a copy of this pipeline with other generation settings.
 
         Args:
-            settings: Settings by the names of transformers, which take precedence over the settings
-                of the model directory. With None, the default of transformers is used.
-            prompt: Prompt that is put before every text. Default: the prompt of this pipeline.
+            settings: Settings with their names in transformers. They replace settings of the model
+                directory. The value None selects the default of transformers.
+            prompt: Text that is prepended to every input. Default: the prompt of this pipeline.
 
         Raises:
-            ConfigError: If a setting is unknown or not supported, or has an invalid value.
+            ConfigError: If a setting is unknown or not supported, or its value is invalid.
         """
         for name in settings:
             if name not in FIELDS:
@@ -179,19 +181,20 @@ class Generate(ModelPipeline):
 
         Args:
             prompts: Texts or conversations.
-            decoding: Decoding settings. A mapping changes some settings of the model directory; a
-                `Decoding` replaces all.
-            stop: Strings that end a text; the text does not contain them.
-            prefix: String that each text begins with.
-            choices: The only strings that can be generated after the prefix.
-            long: Policy for source texts longer than the maximum length: error or truncate.
+            decoding: Decoding settings. A mapping changes individual settings of the model
+                directory. A `Decoding` replaces all of them.
+            stop: Strings that end a text. The text does not contain them.
+            prefix: String that each generated text begins with.
+            choices: Texts of which the model generates one after the prefix. Default: any text.
+            long: Whether to raise an error for source texts longer than the maximum length
+                ("error") or truncate them ("truncate").
 
         Returns:
             The texts of each prompt, best first.
 
         Raises:
             ConfigError: If settings cannot be combined.
-            DataError: If a prompt is too long, or the tokenizer cannot represent the prefix or a
+            DataError: If a prompt is too long, or the vocabulary cannot represent the prefix or a
                 choice.
         """
         if isinstance(prompts, str):
@@ -217,24 +220,26 @@ class Generate(ModelPipeline):
         *,
         stop: Sequence[str] = (),
     ) -> Iterator[str]:
-        """Generate one text and yield its parts as soon as they are final.
+        """Generate one text, and yield its parts as soon as they are final.
 
         Args:
             prompt: A text or a conversation.
-            decoding: Decoding settings. A mapping changes some settings of the model directory,
-                with `num_beams` and `num_return_sequences` set to 1; a `Decoding` replaces all.
-            stop: Strings that end the text; the text does not contain them.
+            decoding: Decoding settings. A mapping changes individual settings of the model
+                directory, after `num_beams` and `num_return_sequences` are set to 1. A `Decoding`
+                replaces all settings.
+            stop: Strings that end the text. The text does not contain them.
 
         Raises:
             ConfigError: If `num_beams` or `num_return_sequences` is greater than 1. Beam search
-                selects its text at the end only.
+                cannot be streamed, because it selects a text only at the end.
             DataError: If the prompt is too long.
         """
         base = structs.replace(self.loaded.generation.decoding, num_beams=1, num_return_sequences=1)
         decoding = merge_decoding(base, decoding)
         if decoding.num_beams > 1 or decoding.num_return_sequences > 1:
             raise ConfigError(
-                "num_beams, num_return_sequences: not supported when streaming; remove them"
+                "num_beams, num_return_sequences: values above 1 are not supported for streaming; "
+                "remove them"
             )
         (request,), rules = self.requests([prompt]), self.rules([prompt], stop)
         batch = GenerationBatch(self.stepper)
@@ -251,11 +256,14 @@ class Generate(ModelPipeline):
             batch.step()
 
     def ready(self, row: GeneratedRow, stop: Sequence[str] = ()) -> str:
-        """Return the part of a row's text that is final, or the complete text if it has ended."""
+        """Return the part of a row's text that more tokens cannot change.
+
+        This is the complete text if the row has ended.
+        """
         if row.ended is not None:
             return self.answer(row.written, row.request, stop).text
         text, longest = self._text(row.ids, row.request.prompt), max(map(len, stop), default=1)
-        # The last characters can become part of a stop string or of another character.
+        # The last characters may turn out to belong to a stop string or to another character.
         return text.rstrip(PARTIAL_CHARACTER)[: len(text) - longest + 1]
 
     # ---- Batches of the server: a Pipeline
@@ -270,10 +278,10 @@ class Generate(ModelPipeline):
         num_beams: int | None = None,
         max_tokens: int | None = None,
     ) -> list[Work]:
-        """Tokenize the prompts and return the work of each.
+        """Tokenize prompts, and return the work for each prompt.
 
         Raises:
-            DataError: If a text is longer than the model supports.
+            DataError: If a prompt is longer than the model supports.
         """
         options = {"num_beams": num_beams, "max_tokens": max_tokens}
         changes = {name: value for name, value in options.items() if value is not None}
@@ -284,15 +292,15 @@ class Generate(ModelPipeline):
         ]
 
     def cost(self, request: Request, decoding: Decoding) -> int:
-        """Return the number of input tokens plus the maximum number of generated tokens."""
+        """Return the number of input tokens plus the maximum number of tokens to generate."""
         return request.tokens + self.stepper.max_new_tokens(request, decoding.max_tokens)
 
     def run(self, works: Sequence[Work]) -> list[GeneratedText]:
-        """Return the best text of each work. Works with equal settings share a batch."""
+        """Generate the best text for each work. Works with equal settings share a batch."""
         return finish(self.steps(works))
 
     def steps(self, works: Sequence[Work]) -> Generator[int, None, list[GeneratedText]]:
-        """Run like `run`, and yield the number of sequences after each step."""
+        """Generate texts as `run` does, and yield the number of sequences after each step."""
         answers: dict[int, GeneratedText] = {}
         for decoding in {work.item[2] for work in works}:
             indices = [i for i, work in enumerate(works) if work.item[2] == decoding]
@@ -304,14 +312,16 @@ class Generate(ModelPipeline):
         return [answers[index] for index in range(len(works))]
 
     def requests(self, prompts: Sequence[Prompt], long: Long = "error") -> list[Request]:
-        """Tokenize the prompts and return the request of each.
+        """Tokenize prompts, and return a request for each prompt.
 
         Args:
             prompts: Texts or conversations.
-            long: Policy for source texts longer than the maximum length: error or truncate.
+            long: Whether to raise an error for source texts longer than the maximum length
+                ("error") or truncate them ("truncate"). Prompts of a decoder-only model cannot be
+                truncated.
 
         Raises:
-            ConfigError: If the model does not support the policy.
+            ConfigError: If the model does not support the value of `long`.
             DataError: If a prompt leaves no space for new tokens.
         """
         check_choice("long", long, ("error", "truncate") if self.reads else ("error",))
@@ -339,26 +349,26 @@ class Generate(ModelPipeline):
         return requests
 
     def request(self, encoding: Encoding) -> Request:
-        """Return the request of an encoder-decoder model for a source text."""
+        """Return the request of an encoder-decoder model for a tokenized source text."""
         return Request(np.array([self._start]), encoding.ids)
 
     @property
     def _first(self) -> int:
-        """Token that an empty prompt starts with.
+        """Id of the token that replaces an empty prompt.
 
         Raises:
             DataError: If the tokenizer has no EOS token.
         """
         if not self.tokenizer.ends:
             raise DataError(
-                "prompt: it is empty, and the tokenizer has no EOS token to start from; "
-                "pass the first words"
+                "prompt: must not be empty, because the tokenizer has no EOS token to start from; "
+                "pass at least one word"
             )
         return self.tokenizer.eos
 
     @cached_property
     def chat(self) -> ChatFormat:
-        """Conversation format of the tokenizer.
+        """Converter of conversations to token ids, in the chat format of the tokenizer.
 
         Raises:
             CheckpointError: If the model has an encoder.
@@ -372,10 +382,10 @@ class Generate(ModelPipeline):
 
     @property
     def _start(self) -> int:
-        """First token of the decoder.
+        """Id of the token that starts the decoder's input.
 
         Raises:
-            CheckpointError: If the model directory does not define the token.
+            CheckpointError: If the model directory does not define this token.
         """
         start: int | None = self.loaded.generation.start
         if start is None:
@@ -392,33 +402,33 @@ class Generate(ModelPipeline):
         prefix: str = "",
         choices: Sequence[str] = (),
     ) -> Rules:
-        """Return the constraints on the texts of a call.
+        """Combine the arguments of a call and the model's settings into constraints on the texts.
 
         Args:
             prompts: Texts or conversations.
             stop: Strings that end a text.
-            prefix: String that each text begins with.
-            choices: The only strings that can be generated after the prefix.
+            prefix: String that each generated text begins with.
+            choices: Texts of which the model generates one after the prefix. Default: any text.
 
         Raises:
-            ConfigError: If an option is invalid or cannot be combined with another one.
-            DataError: If the tokenizer cannot represent the prefix or a choice.
+            ConfigError: If an option is invalid or cannot be combined with another option.
+            DataError: If the vocabulary cannot represent the prefix or a choice.
         """
         if not all(stop):
-            raise ConfigError("stop: an empty string ends every text; remove it")
+            raise ConfigError("stop: an empty string would end every text; remove the empty string")
         defaults = self.loaded.generation
         ends = defaults.ends or self.target.ends
         if not all(isinstance(prompt, str) for prompt in prompts):
             ends = tuple(dict.fromkeys([*ends, self.chat.end]))
-        # transformers forces the first token only if nothing precedes it.
+        # transformers forces the first token only if no prompt precedes it.
         first = [defaults.first] if self.reads and defaults.first is not None else []
         allowed = None
         if choices and stop:
             raise ConfigError("choices cannot be combined with stop; remove stop")
         if choices and not ends:
             raise ConfigError(
-                "choices: the tokenizer has no EOS token; use `bertkit evaluate prompts` to score "
-                "the texts"
+                "choices: the tokenizer has no EOS token to end a choice; use `bertkit evaluate "
+                "prompts` to score the choices"
             )
         if choices:
             allowed = allow_only([self._tokenize(text, "choices") for text in choices], ends)
@@ -436,7 +446,7 @@ class Generate(ModelPipeline):
         )
         if not stop:
             return rules
-        # A stop string has at most as many tokens as bytes, and can begin within a token.
+        # A stop string has at most as many tokens as bytes, and may begin within a token.
         tail = 1 + max(len(string.encode()) for string in stop)
 
         def stops(ids: Sequence[int]) -> bool:
@@ -448,7 +458,7 @@ class Generate(ModelPipeline):
     def _check_choices(
         self, requests: Sequence[Request], decoding: Decoding, rules: Rules, choices: Sequence[str]
     ) -> None:
-        """Check that each choice is short enough.
+        """Check that the model can generate the longest choice for every request.
 
         Raises:
             DataError: If a choice has too many tokens.
@@ -464,10 +474,10 @@ class Generate(ModelPipeline):
                 )
 
     def _tokenize(self, text: str, name: str) -> list[int]:
-        """Return the tokens of a text that the model is to generate.
+        """Tokenize a text that the model must generate.
 
         Raises:
-            DataError: If the tokens do not decode to the text.
+            DataError: If decoding the tokens does not give the same text.
         """
         if not text and name == "prefix":
             return []
@@ -490,9 +500,9 @@ class Generate(ModelPipeline):
 
         Args:
             written: The generated tokens.
-            request: The request of the text.
+            request: The request that the tokens were generated for.
             stop: Strings that end the text.
-            tokens: Whether to return the tokens with their probabilities.
+            tokens: Whether the result contains the tokens with their probabilities.
         """
         text = self._text(written.ids, request.prompt)
         if written.ended == "stop":
@@ -505,7 +515,7 @@ class Generate(ModelPipeline):
         return GeneratedText(text, written.score, len(written.logprobs), written.ended, each)
 
     def _text(self, ids: Sequence[int], prompt: NDArray[np.int64]) -> str:
-        """Decode generated tokens, including a space between the prompt and the first word."""
+        """Decode generated tokens. A space between the prompt and the first word is kept."""
         if not ids:
             return ""
         if self.reads:

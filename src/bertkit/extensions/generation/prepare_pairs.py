@@ -1,4 +1,4 @@
-"""Preparation of pairs of texts for the training of translation models."""
+"""Preparation of pairs of texts to train translation models on."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bertkit.storage import check_unused
 from bertkit.text.tokenizer import Tokenizer
 
 Side = tuple[list[str], list[str]]
-"""The texts of one side, and the location of each."""
+"""The source texts or the target texts, and the location of each text in its file."""
 
 
 def prepare_pairs(
@@ -30,12 +30,12 @@ def prepare_pairs(
     """Tokenize pairs of sentences to pretrain a translation model.
 
     Args:
-        source: Text to translate, one sentence per line; also .gz.
-        target: Translation of the source, line by line.
-        file: Rows with both texts (.tsv, .csv or .jsonl, also .gz), instead of --source and
-            --target.
-        source_column: With --file: column of the text to translate. Default: source.
-        target_column: With --file: column of its translation. Default: target.
+        source: File with the sentences to translate, one per line; also .gz.
+        target: File with the translation of each line of --source on the same line; also .gz.
+        file: File with both texts in each row (.tsv, .csv or .jsonl, also .gz), instead of
+            --source and --target.
+        source_column: With --file: column of the sentence to translate. Default: source.
+        target_column: With --file: column of the translation. Default: target.
         tokenizer: Directory of a tokenizer from `tokenizer train --use translate`.
         out: Output directory. Must not exist.
 
@@ -43,8 +43,9 @@ def prepare_pairs(
         The prepared pairs.
 
     Raises:
-        ConfigError: If both or neither of `file` and the two texts are passed, or `out` exists.
-        DataError: If the files have different numbers of lines, or a text is empty.
+        ConfigError: If the arguments are not either `file` or both `source` and `target`, or `out`
+            exists.
+        DataError: If `source` and `target` have different numbers of lines, or a text is empty.
     """
     check_unused(out)
     sides = read_pairs(source, target, file, source_column, target_column)
@@ -63,8 +64,8 @@ def prepare_pairs(
     pairs = write_pairs(out, tokenizers["source"], ids, sources=files)
     manifest = pairs.manifest
     say(
-        f"{out}: {manifest.pairs:,} pairs, {manifest.source_tokens:,} and "
-        f"{manifest.target_tokens:,} tokens"
+        f"{out}: {manifest.pairs:,} pairs, {manifest.source_tokens:,} source and "
+        f"{manifest.target_tokens:,} target tokens"
     )
     return pairs
 
@@ -76,18 +77,18 @@ def read_pairs(
     source_column: str | None = None,
     target_column: str | None = None,
 ) -> tuple[Side, Side]:
-    """Read both sides of pairs from two files of lines, or from a file of rows.
+    """Read source and target texts from two files of lines, or from one file of rows.
 
     Args:
-        source: Text to translate, one sentence per line.
-        target: Translation of the source, line by line.
-        file: Rows with both texts, instead of `source` and `target`.
-        source_column: Column of the text to translate. Default: source.
-        target_column: Column of its translation. Default: target.
+        source: File with the sentences to translate, one per line.
+        target: File with the translation of each line of `source` on the same line.
+        file: File with both texts in each row, instead of `source` and `target`.
+        source_column: Column of the sentence to translate. Default: source.
+        target_column: Column of the translation. Default: target.
 
     Raises:
-        ConfigError: If both or neither of them are passed.
-        DataError: If the files have different numbers of lines, or a text is empty.
+        ConfigError: If the arguments are not either `file` or both `source` and `target`.
+        DataError: If `source` and `target` have different numbers of lines, or a text is empty.
     """
     if file is not None and source is None and target is None:
         sides = _read_table(file, source_column, target_column)
@@ -96,11 +97,11 @@ def read_pairs(
             raise ConfigError("--source-column and --target-column require --file")
         sides = _read_lines(source, target)
     else:
-        raise ConfigError("pass --source and --target, or --file")
+        raise ConfigError("pass either --source and --target, or --file")
     for texts, locations in sides:
         empty = next((n for n, text in enumerate(texts) if not text.strip()), None)
         if empty is not None:
-            raise DataError(f"{locations[empty]}: empty; add a text, or remove the pair")
+            raise DataError(f"{locations[empty]}: the text is empty; add text, or remove the pair")
     return sides
 
 

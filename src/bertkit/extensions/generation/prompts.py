@@ -1,4 +1,4 @@
-"""Few-shot classification by prompting: the most probable label after a few examples."""
+"""Few-shot classification with prompts that contain a few labeled examples."""
 
 from __future__ import annotations
 
@@ -25,20 +25,24 @@ from bertkit.view.chart import curves, write_svg
 
 TEMPLATE = "Text: {text}\nLabel: {label}\n\n"
 EMPTY_TEXT = "N/A"
-"""Text without content, for calibration."""
+"""Text without content, which is used for calibration."""
 
 
 class PromptScore(msgspec.Struct, frozen=True):
-    """Accuracy with `shots` examples in the prompt, the mean over the samples of examples."""
+    """Accuracy of a model with `shots` examples in the prompt.
+
+    The examples are sampled several times. Accuracies are means over these samples.
+    """
 
     shots: int
     accuracy: float
     deviation: float
-    """Standard deviation over the samples."""
+    """Standard deviation of the accuracy over the samples."""
     calibrated: float
-    """Accuracy after each label's score for a text without content is subtracted: Zhao et al.
-    2021."""
+    """Accuracy after the score of each label for a text without content is subtracted from its
+    score for the evaluated text (Zhao et al. 2021)."""
     calibrated_deviation: float
+    """Standard deviation of the calibrated accuracy over the samples."""
     majority: float
     """Accuracy of always predicting the most frequent label."""
     rows: int
@@ -60,32 +64,34 @@ def evaluate_prompts(
     precision: Inference = "fp32",
     device: str = "auto",
 ) -> list[PromptScore]:
-    r"""Evaluate labels predicted from prompts with k examples.
+    r"""Evaluate how well a model classifies texts from prompts with a few labeled examples.
 
-    Examples are sampled from train, one label after the other. The score of a label is the
+    The examples are sampled from train, one label after another. The score of a label is the
     log-probability of its word after the text (Brown et al. 2020, section 2).
 
     Args:
         model: Model directory, GGUF file or hub id of a decoder-only model.
-        train: Labeled texts to sample examples from.
-        dev: Labeled texts to evaluate.
-        template: Template of an example, with {text} and {label}; \n is a line break.
-        words: Word for a label, as LABEL=WORD. Default: the label itself. Repeatable.
+        train: Labeled texts from which the examples are sampled.
+        dev: Labeled texts to evaluate the model on.
+        template: Template for each example, with {text} and {label}; \n is a line break.
+        words: Word that stands for a label, as LABEL=WORD. Default: the label. Repeatable.
         shots: Number of examples in the prompt. Repeatable.
-        repeats: Number of samples of examples for each k above 0.
-        rows: Number of dev texts to evaluate, evenly spaced. Default: all.
-        out: Output directory of a chart of accuracy by k and its values. Must not exist.
-        seed: Random seed of the examples.
+        repeats: Number of times that the examples are sampled for each number above 0.
+        rows: Number of texts from dev to evaluate, evenly spaced. Default: all.
+        out: Output directory for a chart of the accuracy by number of examples, and for its values.
+            Must not exist.
+        seed: Random seed for sampling the examples.
         precision: Precision of the computation.
         device: Device, such as cpu or cuda:0. auto selects a GPU if PyTorch finds one.
 
     Returns:
-        The mean accuracy and its standard deviation for each k, with and without calibration.
+        For each number of examples, the mean accuracy and its standard deviation, with and without
+        calibration.
 
     Raises:
         ConfigError: If the model has an encoder, the template has no {text} or does not end with
             {label}, or `out` exists.
-        DataError: If train lacks a label of dev, or a prompt is too long.
+        DataError: If a label of dev does not occur in train, or a prompt is too long.
     """
     if out is not None:
         check_unused(out)
@@ -97,7 +103,7 @@ def evaluate_prompts(
     labels = sorted({example.label for example in learned.examples})
     _check_labels(scored.examples, labels)
     words_by_label = _read_words(words, labels)
-    # A word begins with the space before it.
+    # The space before a word is tokenized together with the word.
     space = before[len(before.rstrip(" ")) :]
     before = before.rstrip(" ")
     queries = _evenly(scored.examples, rows)
@@ -127,14 +133,14 @@ def evaluate_prompts(
 
 
 def _check_labels(examples: Sequence[LabelExample], labels: Sequence[str]) -> None:
-    """Raise DataError if an example has another label."""
+    """Raise DataError if an example has a label that is not in `labels`."""
     for example in examples:
         if example.label not in labels:
             raise DataError(f"{example.where}: no row of train has the label {example.label!r}")
 
 
 def _evenly(examples: Sequence[LabelExample], count: int | None) -> list[LabelExample]:
-    """Return evenly spaced examples, or all."""
+    """Return `count` evenly spaced examples, or all examples if there are no more than `count`."""
     if count is None or count >= len(examples):
         return list(examples)
     return [examples[i] for i in np.linspace(0, len(examples) - 1, count).astype(int)]
@@ -144,20 +150,21 @@ def _split(template: str) -> tuple[str, str]:
     before, label, suffix = template.partition("{label}")
     if "{text}" not in before or not label or suffix.strip():
         raise ConfigError(
-            f"template: must contain {{text}} and end with {{label}} and optional whitespace, "
-            f"got {template!r}"
+            f"template: must contain {{text}} and end with {{label}} (whitespace may follow), got "
+            f"{template!r}"
         )
     return before, suffix
 
 
 def _read_words(words: Sequence[str], labels: Sequence[str]) -> Mapping[str, str]:
-    """Return the word of each label; `words` are LABEL=WORD."""
+    """Return the word for each label, given options of the form LABEL=WORD."""
     words_by_label = {label: label for label in labels}
     for option in words:
         label, equals, word = option.partition("=")
         if not equals or label not in words_by_label or not word.strip():
             raise ConfigError(
-                f"words: expected LABEL=WORD, with a label of {join_labels(labels)}, got {option!r}"
+                f"words: expected LABEL=WORD, where LABEL is one of {join_labels(labels)}, got "
+                f"{option!r}"
             )
         words_by_label[label] = word.strip()
     return words_by_label
@@ -166,7 +173,7 @@ def _read_words(words: Sequence[str], labels: Sequence[str]) -> Mapping[str, str
 def _sample(
     examples: Sequence[LabelExample], labels: Sequence[str], count: int, seed: int, draw: int
 ) -> list[LabelExample]:
-    """Sample `count` examples, one per label in each round, and shuffle them."""
+    """Sample `count` examples, one label after another, and shuffle them."""
     rng = np.random.default_rng([seed, draw])
     order = [examples[i] for i in rng.permutation(len(examples))]
     by_label = [[x for x in order if x.label == label] for label in rng.permutation(labels)]
@@ -178,7 +185,11 @@ def _sample(
 def _label_logprobs(
     writer: Generate, prompt: str, texts: Sequence[str], labels: Sequence[Sequence[int]]
 ) -> NDArray[np.float64]:
-    """Return the log-probability of each label after the prompt and each text, as (T, L)."""
+    """Compute the log-probability of each label after the prompt and each text.
+
+    Shapes:
+        Returns (T, L) for T texts and L labels.
+    """
     tokenizer = writer.tokenizer
     before = tokenizer.added[0] if prompt else tokenizer.begin
     begin = [*before, *tokenizer.ids([prompt])[0].tolist()] if prompt else list(before)
@@ -186,7 +197,7 @@ def _label_logprobs(
     try:
         if begin:
             return score(writer.stepper, np.array(begin), queries, labels)
-        # If no token precedes a text, its first token has no probability.
+        # The model predicts no probability for a first token that no token precedes.
         rows = [score(writer.stepper, np.array(text[:1]), [text[1:]], labels) for text in queries]
         return np.concatenate(rows)
     except DataError as error:

@@ -1,4 +1,4 @@
-"""ROUGE scores of summaries."""
+"""Evaluation of summaries with ROUGE."""
 
 from __future__ import annotations
 
@@ -23,24 +23,27 @@ from bertkit.tasks.task import Reading
 
 
 class SummaryScore(msgspec.Struct, frozen=True):
-    """ROUGE F1 of a model's summaries, and of the first words of each document as a baseline."""
+    """ROUGE F1 of a model's summaries and of a baseline.
+
+    The baseline, `lead`, takes the first words of each document as its summary.
+    """
 
     rouge1: float
-    """F1 of words."""
+    """F1 of single words."""
     rouge2: float
-    """F1 of pairs of words."""
+    """F1 of pairs of adjacent words."""
     rougeL: float
     """F1 of the longest common subsequence of words."""
     lead_rouge1: float
     lead_rouge2: float
     lead_rougeL: float
     lead_words: int
-    """Number of first words of each document in the baseline."""
+    """Number of words that the baseline takes from each document."""
     words: float
     """Mean number of words per summary."""
     documents: int
     truncated: int
-    """Number of documents that are longer than the model supports."""
+    """Number of documents that were truncated because they are longer than the model supports."""
     documents_per_second: float
 
 
@@ -55,17 +58,18 @@ def evaluate_summaries(
     device: str = "auto",
     reading: Reading | None = None,
 ) -> SummaryScore:
-    """Compute ROUGE of the summaries of a model.
+    """Summarize documents, and compute ROUGE of the summaries.
 
-    The baseline is ROUGE of the first words of each document.
+    The scores are compared with a baseline, which takes the first words of each document as its
+    summary.
 
     Args:
         model: Model directory or hub id of a summarization model: T5, BART, or a model from
             `finetune summarize`.
         file: Documents with one or more reference summaries each.
         decoding: Settings of text generation. Default: the settings of the model.
-        lead_words: Number of first words of each document in the baseline. Default: the mean
-            length of the references.
+        lead_words: Number of words that the baseline takes from each document. Default: the mean
+            number of words in the references.
         precision: Precision of the computation.
         device: Device, such as cpu or cuda:0. auto selects a GPU if PyTorch finds one.
         reading: Columns and format of the documents.

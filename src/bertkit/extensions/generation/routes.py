@@ -1,4 +1,4 @@
-"""Routes of models that generate text: completions and chat of OpenAI, and translation."""
+"""Server routes that generate text: completions and chat as in OpenAI's API, and translation."""
 
 from __future__ import annotations
 
@@ -23,17 +23,18 @@ from bertkit.view.figures import Figure, Share, Table
 from bertkit.web import Context, Panel, Route
 
 DEFAULT_TOKENS = 256
-"""Default maximum number of tokens of a text."""
+"""Default maximum number of tokens to generate for a text."""
 
 Choose = Callable[[int, str, str | None], Any]
-"""Function that returns a choice of the response, from an index, a text, and why it ended."""
+"""Function that builds a choice of the response from its index, its text, and the reason why the
+text ended (None if it continues)."""
 
 PANEL_TOKENS = 100
-"""Maximum number of tokens of a text that a page shows."""
+"""Maximum number of tokens to generate for a text that a web page shows."""
 
 
 async def completions(ask: types.CompletionAsk, context: Context) -> Any:
-    """Generate text from a prompt, as in OpenAI's API."""
+    """Continue prompts, as in OpenAI's API."""
     prompts = [ask.prompt] if isinstance(ask.prompt, str) else ask.prompt
     sizes = context.check(prompts, "prompt")
     name, texts = await _begin(ask, context, "write", prompts, sizes)
@@ -70,7 +71,7 @@ async def chat_completions(ask: types.ChatAsk, context: Context) -> Any:
 
 
 async def translate(ask: types.TranslateAsk, context: Context) -> Any:
-    """Translate texts, or run the other task that an encoder-decoder model was trained for."""
+    """Translate texts, or run another task that an encoder-decoder model was trained on."""
     is_single = isinstance(ask.inputs, str)
     texts = [ask.inputs] if isinstance(ask.inputs, str) else ask.inputs
     _, pipeline = context.pipeline("translate", ask.model)
@@ -86,10 +87,10 @@ async def _begin(
     prompts: Sequence[Prompt],
     sizes: Sequence[int],
 ) -> tuple[str, list[LiveText]]:
-    """Start to generate `n` texts per prompt.
+    """Queue `n` texts per prompt for generation.
 
     Returns:
-        The name of the model, and the texts.
+        The name of the model, and the texts that are being generated.
 
     Raises:
         RequestError: If the request exceeds a limit.
@@ -114,7 +115,7 @@ async def _begin(
 
 
 def _decoding(ask: types.GenerationAsk, pipeline: Generate) -> Decoding:
-    """Return the settings of the model directory, overridden by the settings of the request.
+    """Return the decoding settings of the model directory, with the changes of the request.
 
     Raises:
         ConfigError: If settings cannot be combined.
@@ -136,7 +137,7 @@ def _reason(ended: str) -> str:
 
 
 def _usage(texts: Sequence[LiveText], number: int, generated: int) -> types.CompletionUsage:
-    """Return the usage of `number` texts per prompt."""
+    """Return the token counts of a response with `number` texts per prompt."""
     prompt = sum(text.tokens for text in texts) // number
     return types.CompletionUsage(prompt, generated, prompt + generated)
 
@@ -172,9 +173,10 @@ async def _stream(
     choice: Choose,
     first_choices: Sequence[Any],
 ) -> Any:
-    """Stream the first choices, then the texts, one after another, as server-sent events.
+    """Stream the first choices, then the texts one after another, as server-sent events.
 
-    The response starts when the model has generated the first token. Until then it can be an error.
+    The response starts after the first part of a text is generated. If an error occurs before that,
+    the response is an error response instead of a stream.
     """
     head = {**head, "created": int(time.time())}
 
@@ -215,7 +217,7 @@ async def _stream(
 
 
 def text_figure(answered: Sequence[GeneratedText], text: str, other: str) -> Figure:
-    """Return the figure of a generated text, with the probability of each token."""
+    """Return a figure that shows a generated text and the probability of each token."""
     (generated,) = answered
     note = " (truncated)" if generated.ended == "length" else ""
     rows = [(repr(token.text)[1:-1], Share(token.probability)) for token in generated.each]
@@ -224,20 +226,24 @@ def text_figure(answered: Sequence[GeneratedText], text: str, other: str) -> Fig
 
 
 def conversation(text: str, before: str) -> list[Message]:
-    """Return the messages of a conversation, from the last message and the lines before it.
+    """Build a conversation from the user's last message and the messages before it.
+
+    Args:
+        text: The user's last message.
+        before: Previous messages, one per line: by the user, the model, the user, and so on.
 
     Raises:
-        DataError: If the number of lines is odd.
+        DataError: If the last of the previous messages is not from the model.
     """
     lines = [line.strip() for line in before.splitlines() if line.strip()]
     if len(lines) % 2:
-        raise DataError("previous messages: must end with a line of the model; remove the last one")
+        raise DataError("previous messages: must end with the model's; remove the last message")
     messages = [Message("assistant" if i % 2 else "user", line) for i, line in enumerate(lines)]
     return [*messages, Message("user", text)]
 
 
 def chat_pipeline(model: SupportedPipelines) -> Generate | None:
-    """Return the pipeline of a model that generates messages of conversations."""
+    """Return the pipeline of a chat model, or None if the model does not support conversations."""
     writer = model.pipelines.get("write")
     if not isinstance(writer, Generate):
         return None

@@ -1,4 +1,4 @@
-"""Sampling of tokens: temperature, top-k, top-p, and min-p."""
+"""Sampling of tokens with temperature, top-k, top-p, and min-p."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bertkit.extensions.generation.stepper import Request
 
 
 def seed_of(request: Request, seed: int) -> int:
-    """Return the seed of a request, which does not depend on other requests."""
+    """Derive the random seed of a request from its content and the seed of the call."""
     content = f"{seed} {request.number} {request.prompt.tolist()}"
     if request.source is not None:
         content += f" {request.source.tolist()}"
@@ -21,7 +21,7 @@ def seed_of(request: Request, seed: int) -> int:
 
 
 def uniform(seed: int, position: int) -> float:
-    """Return a random number from [0, 1) that depends only on the seed and the position.
+    """Return a random number in [0, 1) that depends only on the seed and the position.
 
     Source: Salmon et al. 2011 (Philox).
     """
@@ -30,15 +30,18 @@ def uniform(seed: int, position: int) -> float:
 
 
 def sample(scores: Tensor, uniform: Tensor, decoding: Decoding) -> Tensor:
-    """Sample a token for each row.
+    """Sample one token for each row of logits.
 
     Args:
-        scores: Logits. Shapes: (R, V).
-        uniform: Random number of each row, from [0, 1). Shapes: (R,).
-        decoding: Temperature, top-k, top-p, and min-p.
+        scores: The logits.
+        uniform: A random number in [0, 1) for each row.
+        decoding: The temperature, top-k, top-p, and min-p.
 
     Returns:
-        Ids of the tokens. Shapes: (R,).
+        The ids of the sampled tokens.
+
+    Shapes:
+        scores: (R, V); uniform: (R,); returns (R,).
     """
     scores, order = scores / decoding.temperature, None
     if decoding.top_k is not None or decoding.top_p < 1:
@@ -46,13 +49,13 @@ def sample(scores: Tensor, uniform: Tensor, decoding: Decoding) -> Tensor:
     p = torch.softmax(scores.double(), -1)
     if decoding.min_p:
         p = p.where(p >= decoding.min_p * p.amax(-1, keepdim=True), 0.0)
-    # The sum before the most probable token is 0, so top-p never removes it.
+    # The cumulative probability before the most probable token is 0, so top-p never removes it.
     if decoding.top_p < 1:
         p = p.where(p.cumsum(-1) - p < decoding.top_p, 0.0)
     sums = p.cumsum(-1)
     target = uniform.to(sums.device)[:, None] * sums[:, -1:]
     index = torch.searchsorted(sums, target, right=True)
-    # Rounding can select an index past the last token with nonzero probability.
+    # Because of rounding, the index may be after the last token with nonzero probability.
     last = (p > 0).long().cumsum(-1).argmax(-1, keepdim=True)
     index = torch.minimum(index, last)
     tokens = index if order is None else order.gather(1, index)

@@ -1,4 +1,4 @@
-"""Log-probabilities of given texts after a prompt, which is processed once."""
+"""Log-probabilities of given texts after a prompt. The prompt is processed only once."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from bertkit.batch import by_length
 from bertkit.extensions.generation.stepper import Request, Stepper, StepperState
 
 MAX_LOGITS = 1 << 26
-"""Approximate maximum number of logits in memory."""
+"""Approximate maximum number of logits in memory at a time."""
 
 
 def score_each(
     stepper: Stepper, texts: Sequence[tuple[Sequence[int], Sequence[int]]]
 ) -> NDArray[np.float64]:
-    """Return the log-probability of the second text of each pair after the first.
+    """Compute the log-probability of the second text in each pair, given the first.
 
-    Equal first texts are processed once. No text may be empty.
+    If several pairs have the same first text, it is processed only once.
 
     Args:
         stepper: The model.
-        texts: Pairs of token ids.
+        texts: Token ids of both texts of each pair. No text may be empty.
 
     Raises:
         DataError: If a pair is longer than the model supports.
@@ -51,18 +51,18 @@ def score(
     texts: Sequence[Sequence[int]],
     endings: Sequence[Sequence[int]],
 ) -> NDArray[np.float64]:
-    """Return the log-probability of each ending after the prompt and each text.
+    """Compute the log-probability of each ending after the prompt followed by each text.
 
-    The prompt and each text are processed once, for any number of endings.
+    The prompt and each text are processed only once, for any number of endings.
 
     Args:
         stepper: The model.
         prompt: Token ids of the prompt.
-        texts: Token ids of T texts.
+        texts: Token ids of T texts, each of which follows the prompt.
         endings: Token ids of E endings, each with at least one token.
 
     Raises:
-        DataError: If the prompt, a text and an ending are together longer than the model supports.
+        DataError: If the prompt, a text, and an ending together are longer than the model supports.
 
     Shapes:
         Returns (T, E).
@@ -75,7 +75,7 @@ def score(
     scores = np.zeros((len(texts), len(endings)))
     most = max(MAX_LOGITS // logits.shape[1], 1)
     for indices in by_length([len(text) for text in texts], most):
-        # `keep` creates new tensors, so the state of the prompt stays unchanged.
+        # `keep` creates new tensors, so the state of the prompt does not change.
         rows = copy.copy(state)
         rows.keep(torch.zeros(len(indices), dtype=torch.long, device=logits.device))
         after = _read(stepper, rows, [texts[index] for index in indices], logits)
@@ -86,10 +86,10 @@ def score(
 def _read(
     stepper: Stepper, state: StepperState, texts: Sequence[Sequence[int]], before: Tensor
 ) -> Tensor:
-    """Process a text per row, and return the logits of the next token.
+    """Process one text in each row, and return the logits of the token after each text.
 
     Shapes:
-        before: (1, V), the logits before the texts; returns (R, V).
+        before: (1, V), the logits of the token before the texts; returns (R, V).
     """
     ids, counts = _pad(texts, before.device)
     if not ids.shape[1]:
@@ -107,10 +107,10 @@ def _score_endings(
     endings: Sequence[Sequence[int]],
     most: int,
 ) -> NDArray[np.float64]:
-    """Score each ending after each row, with about `most` tokens at a time.
+    """Compute the log-probability of each ending after each row, for about `most` tokens at a time.
 
     Shapes:
-        after: (R, V), the logits after the rows; returns (R, E).
+        after: (R, V), the logits of the first token of an ending; returns (R, E).
     """
     first, count = torch.log_softmax(after.double(), -1), len(after)
     scores = np.zeros((count, len(endings)))
@@ -130,7 +130,11 @@ def _score_endings(
 
 
 def _pad(rows: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return the rows padded with zeros, as (R, C), and their lengths, as (R,)."""
+    """Pad rows with zeros.
+
+    Returns:
+        The padded rows, of shape (R, C), and their lengths, of shape (R,).
+    """
     tensors = [torch.tensor(row, dtype=torch.long) for row in rows]
     counts = torch.tensor([len(row) for row in rows])
     return pad_sequence(tensors, batch_first=True).to(device), counts.to(device)

@@ -1,4 +1,4 @@
-"""Autoregressive decoding: process the prompts, then generate one token per sequence and step."""
+"""Autoregressive decoding: the model processes the prompts, then one new token at a time."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from bertkit.nn.attention import CrossAttention, Trace
 
 @dataclass(frozen=True)
 class Request:
-    """A prompt to continue, and the source text of an encoder.
+    """Prompt to continue and, for an encoder-decoder model, the source text of the encoder.
 
     Shapes:
-        prompt: (T,), at least one token.
+        prompt: (T,), with at least one token.
         source: (T',).
     """
 
     prompt: NDArray[np.int64]
     source: NDArray[np.int64] | None = None
     number: int = 0
-    """Index of the text among several texts of the same prompt."""
+    """Index of this text if several texts are generated for the same prompt."""
 
     @property
     def tokens(self) -> int:
-        """Number of tokens of the prompt and the source."""
+        """Number of tokens in the prompt and the source."""
         return len(self.prompt) + (0 if self.source is None else len(self.source))
 
 
@@ -44,21 +44,24 @@ class StepperState(Protocol):
     """State of a model between two decoding steps."""
 
     def advance(self, counts: Tensor) -> None:
-        """Keep this number of tokens of each sequence from the last step.
+        """Keep only the first `counts` tokens of each sequence in the last step.
 
         Shapes:
             counts: (R,).
         """
 
     def keep(self, rows: Tensor) -> None:
-        """Select sequences, in this order; an index may occur twice."""
+        """Keep only the sequences with these indices, in this order.
+
+        An index may occur repeatedly.
+        """
 
     def branch(self, beams: int) -> StepperState:
-        """Repeat each sequence `beams` times, like `repeat_interleave`.
+        """Return a state in which each sequence is repeated `beams` times for beam search.
 
-        The state must not be used afterwards.
-
-        `keep` then selects the same number of beams for each request that continues.
+        The copies of a sequence are adjacent, as with `repeat_interleave`. Do not use this state
+        afterwards. Each call of `keep` on the new state must select `beams` beams for each request
+        that continues.
         """
 
     def join(self, other: Any) -> None:
@@ -67,17 +70,20 @@ class StepperState(Protocol):
 
 @runtime_checkable
 class Stateful(Protocol):
-    """An encoder or decoder with its own recurrent state, such as an LSTM."""
+    """Encoder or decoder with its own recurrent state, such as an LSTM."""
 
     def begin(self, batch: Batch, memory: Any) -> tuple[Tensor, StepperState]:
-        """Return the hidden states of the batch and the state after each sequence.
+        """Process the prompts in a batch.
+
+        Returns:
+            The hidden states of all tokens, and the recurrent state after each prompt.
 
         Shapes:
             Hidden states: (N, D) for N tokens.
         """
 
     def step(self, state: Any, ids: Tensor) -> Tensor:
-        """Return the hidden states of C more tokens of each sequence.
+        """Process C more tokens of each sequence, and return their hidden states.
 
         Shapes:
             ids: (R, C); returns (R, C, D).
@@ -85,12 +91,12 @@ class Stateful(Protocol):
 
 
 class Stepper:
-    """Generation with a decoder-only model, one token after another.
+    """Decoder-only model that is run step by step to generate text.
 
     Args:
-        model: The model, with the head `lm`.
-        length: Maximum number of tokens; by default the model's.
-        vocab: Number of tokens that can be generated; by default all.
+        model: The model, which must have the head `lm`.
+        length: Maximum number of tokens in a sequence. Default: the maximum length of the model.
+        vocab: Number of tokens that can be generated. Default: all rows of the output matrix.
     """
 
     def __init__(
@@ -100,7 +106,7 @@ class Stepper:
         self.length = min(length or model.config.max_positions, model.config.max_positions)
 
     def max_new_tokens(self, request: Request, max_tokens: int | None = None) -> int:
-        """Return the number of tokens that can be generated, up to `max_tokens`.
+        """Return the number of tokens that can be generated for a request, at most `max_tokens`.
 
         Raises:
             DataError: If no token can be generated.
@@ -109,10 +115,10 @@ class Stepper:
 
     @torch.inference_mode()
     def start(self, requests: Sequence[Request]) -> tuple[StepperState, Tensor]:
-        """Process R prompts.
+        """Process the prompts of R requests.
 
         Returns:
-            The state after the prompts, and the logits of the next tokens.
+            The state after the prompts, and the logits of the next token of each sequence.
 
         Shapes:
             Logits: (R, V).
@@ -124,9 +130,12 @@ class Stepper:
 
     @torch.inference_mode()
     def step(self, state: StepperState, ids: Tensor) -> Tensor:
-        """Process C more tokens of each sequence, and return the logits of the token after each.
+        """Process C more tokens of each sequence.
 
-        Call `state.advance` afterwards with the number of tokens to keep.
+        Afterwards, call `state.advance` with the number of tokens to keep in each sequence.
+
+        Returns:
+            For each of these tokens, the logits of the token after it.
 
         Shapes:
             ids: (R, C); returns (R, C, V).
@@ -146,12 +155,12 @@ class Stepper:
     def read(self, request: Request, ids: Sequence[int], trace: Trace | None = None) -> Tensor:
         """Compute the logits after the prompt and after each given token in one forward pass.
 
-        This is teacher forcing.
+        This is known as teacher forcing.
 
         Args:
-            request: The prompt, and the source of an encoder.
-            ids: T tokens after the prompt.
-            trace: Record of attention weights, if any.
+            request: The prompt and, for an encoder-decoder model, the source.
+            ids: T tokens that follow the prompt.
+            trace: Object that records the attention weights. Default: they are not recorded.
 
         Shapes:
             Returns (1 + T, V).
@@ -168,7 +177,7 @@ class Stepper:
 
     @property
     def _decoder(self) -> Encoder:
-        """Module that generates: the decoder, or the only module of a decoder-only model."""
+        """Module that predicts the next token. `model.encoder` holds it in a decoder-only model."""
         return self.model.encoder
 
     @property
@@ -177,14 +186,14 @@ class Stepper:
 
     def _logits(self, states: Tensor, batch: Batch) -> Tensor:
         logits: Tensor = self.model.heads["lm"](states, batch)
-        # A padded embedding matrix has more rows than the vocabulary has tokens.
+        # If the embedding matrix is padded, it has more rows than the vocabulary has tokens.
         return logits[:, : self.vocab].float()
 
 
 class DecoderStepper(Stepper):
-    """Generation with an encoder-decoder model (Marian, BART, T5).
+    """Encoder-decoder model (Marian, BART, T5) that is run step by step to generate text.
 
-    `length` is the maximum number of source tokens. By default at most 2 n + 20 tokens are
+    `length` is the maximum number of source tokens. By default, at most 2n + 20 tokens are
     generated for a source of n tokens.
     """
 
@@ -192,8 +201,8 @@ class DecoderStepper(Stepper):
         assert request.source is not None
         if len(request.source) > self.length:
             raise DataError(
-                f"the source has {len(request.source):,} tokens, but the model supports "
-                f"{self.length:,}; shorten it"
+                f"the source has {len(request.source):,} tokens, but the model supports at most "
+                f"{self.length:,}; shorten the source"
             )
         default = 2 * len(request.source) + 20
         positions = self._decoder.config.max_positions
@@ -222,13 +231,13 @@ class DecoderStepper(Stepper):
 
 
 def stepper_of(model: Model, length: int | None = None, *, vocab: int | None = None) -> Stepper:
-    """Return the stepper of a model that generates text."""
+    """Create the stepper that a model requires: for a decoder-only or an encoder-decoder model."""
     kind = Stepper if model.decoder is None else DecoderStepper
     return kind(model, length, vocab=vocab)
 
 
 def _begin(decoder: Encoder, batch: Batch, memory: Any = None) -> tuple[Tensor, StepperState]:
-    """Compute the hidden states of the prompts and the state that the next step needs."""
+    """Compute the hidden states of the prompts, and the state that the next step requires."""
     if isinstance(decoder, Stateful):
         return decoder.begin(batch, memory)
     trace = Trace(weights=False, projections=True)
@@ -237,10 +246,10 @@ def _begin(decoder: Encoder, batch: Batch, memory: Any = None) -> tuple[Tensor, 
 
 
 def _pack(texts: Sequence[NDArray[np.int64]], device: torch.device) -> tuple[Batch, Tensor]:
-    """Pack texts by length, with outputs at the last token of each.
+    """Pack texts into a batch in order of length. Outputs are computed for the last token of each.
 
     Returns:
-        The batch, and the index of each text in it.
+        The batch, and the index of each text in the batch.
     """
     order = sorted(range(len(texts)), key=lambda index: len(texts[index]))
     layout = Packed.of([len(texts[index]) for index in order])
@@ -253,7 +262,7 @@ def _max_new_tokens(length: int, request: Request, max_tokens: int | None) -> in
     if len(request.prompt) >= length:
         raise DataError(
             f"the prompt has {len(request.prompt):,} tokens, which leaves no space for new tokens "
-            f"within the maximum length of {length:,}; shorten it"
+            f"within the maximum length of {length:,}; shorten the prompt"
         )
     most = length - len(request.prompt)
     return most if max_tokens is None else min(most, max_tokens)

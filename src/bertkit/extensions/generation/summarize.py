@@ -1,4 +1,4 @@
-"""Pipeline of abstractive summarization."""
+"""Pipeline for abstractive summarization."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ from bertkit.text.long_texts import Long, encode
 
 
 class WriteSummaries:
-    """Pipeline of abstractive summarization with an encoder-decoder model (T5, BART).
+    """Pipeline for abstractive summarization with an encoder-decoder model, such as T5 or BART.
 
-    Long documents are truncated by default; `SummaryAnswer.truncated` reports it.
+    Long documents are truncated by default. `SummaryAnswer.truncated` says whether a document was
+    truncated.
     """
 
     policies: tuple[Long, ...] = ("truncate", "error")
@@ -35,10 +36,10 @@ class WriteSummaries:
     options = NoOptions
 
     def __init__(self, loaded: Loaded, engine: Engine | Inference = "fp32") -> None:
-        """Create the pipeline of a loaded model.
+        """Create a pipeline for a loaded model.
 
         Raises:
-            CheckpointError: If the model has no encoder.
+            CheckpointError: If the model is not an encoder-decoder model.
         """
         self.loaded, self.writer = loaded, Generate(loaded, engine)
         if not self.writer.reads:
@@ -58,12 +59,13 @@ class WriteSummaries:
         device: str = "auto",
         revision: str | None = None,
     ) -> Self | TaskPipeline[SummaryAnswer]:
-        """Load a summarization model.
+        """Load a summarization model, and open its pipeline.
 
-        For the arguments and errors see `pipeline`.
+        For the arguments and errors, see `pipeline`.
 
         Returns:
-            This pipeline, or the pipeline of the task `summarize` if the model has no decoder.
+            This pipeline if the model has a decoder. Otherwise, the pipeline for the task
+            `summarize`, which selects sentences.
         """
         device = inference_device(device, precision, model)
         loaded = model if isinstance(model, Loaded) else load(model, revision=revision)
@@ -82,17 +84,18 @@ class WriteSummaries:
         """Summarize documents.
 
         Args:
-            documents: Texts.
-            decoding: Decoding settings. A mapping changes some settings of the model directory; a
-                `Decoding` replaces all.
-            long: Whether to truncate long documents, or raise an error.
+            documents: Texts to summarize.
+            decoding: Decoding settings. A mapping changes individual settings of the model
+                directory. A `Decoding` replaces all of them.
+            long: Whether to truncate documents longer than the model supports ("truncate") or
+                raise an error ("error").
 
         Returns:
             The summary of each document.
 
         Raises:
             ConfigError: If a setting is invalid.
-            DataError: If a document is empty, or too long with `long="error"`.
+            DataError: If a document is empty, or if it is too long and `long` is "error".
         """
         answers: list[SummaryAnswer] = []
         for start in range(0, len(documents), TEXTS_PER_BATCH):
@@ -112,7 +115,10 @@ class WriteSummaries:
         long: Long,
         decoding: Decoding | Mapping[str, Any] | None = None,
     ) -> list[Work]:
-        """Tokenize documents and return the work of each; see a call for the errors."""
+        """Tokenize documents, and return the work for each document.
+
+        For the errors, see `__call__`.
+        """
         decoding = merge_decoding(self.loaded.generation.decoding, decoding)
         for document in documents:
             Summarize.reader.example(document, ())
@@ -132,11 +138,11 @@ class WriteSummaries:
         return works
 
     def run(self, works: Sequence[Work]) -> list[SummaryAnswer]:
-        """Return the best summary of each document, generated in one batch."""
+        """Generate the best summary of each document in one batch."""
         return finish(self.steps(works))
 
     def steps(self, works: Sequence[Work]) -> Generator[int, None, list[SummaryAnswer]]:
-        """Run like `run`, and yield the number of sequences after each step."""
+        """Summarize documents as `run` does, and yield the number of sequences after each step."""
         texts = yield from self.writer.steps(works)
         return [
             SummaryAnswer(text.text.strip(), [], work.truncated)
@@ -149,12 +155,12 @@ def summaries(
     documents: Sequence[str],
     decoding: Decoding | Mapping[str, Any] | None = None,
 ) -> list[SummaryAnswer]:
-    """Summarize documents with either type of pipeline.
+    """Summarize documents with either type of summarization pipeline.
 
     Args:
-        pipeline: A pipeline that generates summaries or that selects sentences.
-        documents: Texts.
-        decoding: Decoding settings of a pipeline that generates summaries.
+        pipeline: A pipeline that generates summaries, or a pipeline that selects sentences.
+        documents: Texts to summarize.
+        decoding: Decoding settings. Only for a pipeline that generates summaries.
 
     Raises:
         ConfigError: If decoding settings are passed to a pipeline that selects sentences.
@@ -164,14 +170,17 @@ def summaries(
         return pipeline(documents, decoding)
     if decoding is not None:
         raise ConfigError(
-            f"{pipeline.loaded.folder}: selects sentences and does not generate text; remove the "
-            "decoding options (--num-beams, --max-tokens, …)"
+            f"{pipeline.loaded.folder}: the model selects sentences and does not generate text; "
+            "remove the decoding options (--num-beams, --max-tokens, …)"
         )
     return pipeline(list(documents))
 
 
 def _published_prompt(loaded: Loaded) -> str:
-    """Return the summarization prompt of a published T5. Raffel et al. 2020, section 2.4."""
+    """Return the summarization prompt that `config.json` of a published T5 model contains.
+
+    Source: Raffel et al. 2020, section 2.4.
+    """
     settings = loaded.settings.get("task_specific_params")
     settings = settings.get("summarization") if isinstance(settings, dict) else None
     prefix = settings.get("prefix") if isinstance(settings, dict) else None

@@ -144,7 +144,9 @@ def test_features_truncate_or_reject_long_texts(folder: Path) -> None:
     with pytest.raises(DataError, match=r"a:1"):
         task.features(EXAMPLES[:1], loaded.tokenizer, 14, long="error", labeled=True)
     long = [SummaryExample("a", ("the cat " * 40,), "a:9")]
-    with pytest.raises(DataError, match=r"a:9: \d+ target tokens; the maximum is 14"):
+    with pytest.raises(
+        DataError, match=r"a:9: the target has \d+ tokens, but the maximum length is 14"
+    ):
         task.features(long, loaded.tokenizer, 14, long="error", labeled=True)
 
 

@@ -1,7 +1,7 @@
 """LSTM and GRU translation models, and LSTM language models.
 
-Source: Sutskever et al. 2014, and with attention; Mikolov et al. 2010. Both are formats of bertkit;
-transformers does not support them.
+Sources: Sutskever et al. 2014 (translation; for attention see `seq2seq.py`), Mikolov et al. 2010
+(language models). Both are formats of bertkit, which transformers does not support.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from bertkit.families.family import CRF, SCORES, Family, architectures, causal_a
 
 
 class _SameNames(dict[str, str | tuple[str, ...]]):
-    """Weight table in which names are the same as in bertkit unless listed."""
+    """Table of weight names. A name that is not in the table is the same as in bertkit."""
 
     def __missing__(self, name: str) -> str:
         return name
@@ -97,4 +97,5 @@ WORD_FEATURES = Family(
     derived={},
     architectures=architectures("WordFeatures"),
 )
-"""BiLSTM over frozen features. `FAMILIES` lacks it, because its encoder also needs the features."""
+"""BiLSTM on frozen features. `FAMILIES` does not contain it, because its encoder also requires the
+features."""

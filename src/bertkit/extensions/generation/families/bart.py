@@ -14,7 +14,7 @@ _DEFAULTS |= {"hidden": 1024, "heads": 16, "intermediate": 4096}
 
 
 def _embedding(side: str) -> dict[str, str | tuple[str, ...]]:
-    """Map the names of the embedding weights of the encoder or decoder."""
+    """Map bertkit's names of the encoder's or decoder's embedding weights to the names in BART."""
     return {
         f"{side}.embedding.positions.weight": f"model.{side}.embed_positions.weight",
         **module(f"{side}.embedding.norm", f"model.{side}.layernorm_embedding"),

@@ -14,7 +14,7 @@ _LAYER = "transformer.h.{}."
 
 
 def read(hf_config: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert Hugging Face settings.
+    """Convert settings of Hugging Face to settings of bertkit.
 
     Raises:
         ValueError: If the dropout rates of embeddings and residuals differ.
@@ -32,13 +32,15 @@ def read(hf_config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def write(config: TransformerConfig) -> dict[str, Any]:
-    """Convert settings to Hugging Face settings.
+    """Convert settings of bertkit to settings of Hugging Face.
 
     Raises:
-        ConfigError: If the head has another dropout rate than the model.
+        ConfigError: If the dropout rate of the head differs from the dropout rate of the model.
     """
     if config.dropout != config.rate("head.dropout"):
-        raise ConfigError("model.head.dropout: must be equal to model.dropout for GPT; remove it")
+        raise ConfigError(
+            "model.head.dropout: must be equal to model.dropout for GPT; remove model.head.dropout"
+        )
     dropout = dict.fromkeys(("embd_pdrop", "resid_pdrop"), config.dropout)
     return {"n_inner": config.intermediate, **dropout}
 
@@ -86,7 +88,7 @@ GPT2 = Family(
         **DECODER,
         **SUMMARY,
         "pad_token_id": SPECIAL_TOKENS,
-        "reorder_and_upcast_attn": "computes attention in fp32, as bertkit does on CPUs",
+        "reorder_and_upcast_attn": "it makes attention use fp32, as bertkit does on CPUs",
     },
     special=Special(
         ("intermediate", "dropout"), read, write, ("n_inner", "embd_pdrop", "resid_pdrop")

@@ -17,7 +17,7 @@ BASE = 10_000.0
 
 
 def _read(hf_config: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert Hugging Face settings.
+    """Convert settings of Hugging Face to settings of bertkit.
 
     Raises:
         ValueError: If the rotary embeddings are scaled, as in models for long texts.

@@ -1,4 +1,4 @@
-"""Marian: the translation Transformer of Vaswani et al. 2017. Junczys-Dowmunt et al. 2018."""
+"""Marian: the Transformer of Vaswani et al. 2017, for translation. Junczys-Dowmunt et al. 2018."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bertkit.models.config import SinusoidalPositions
 
 
 def settings(side: str) -> dict[str, str]:
-    """Map the settings of the encoder or decoder to the names in Marian and BART."""
+    """Map the names of the encoder's or decoder's settings to the names in Marian and BART."""
     return {
         "vocab": "vocab_size",
         "hidden": "d_model",
@@ -28,7 +28,7 @@ def settings(side: str) -> dict[str, str]:
 
 
 def layers(side: str) -> dict[str, str | tuple[str, ...]]:
-    """Map the names of the layer weights of the encoder or decoder in Marian and BART."""
+    """Map the names of the encoder's or decoder's layer weights to the names in Marian and BART."""
     hf_layer, block = f"model.{side}.layers.{{}}.", f"{side}.blocks.{{}}."
     qkv = (f"{hf_layer}self_attn.{part}_proj" for part in "qkv")
     cross = {
@@ -57,7 +57,7 @@ _STACK: dict[str, Any] = {
 
 
 def _read(hf_config: Mapping[str, Any]) -> dict[str, Any]:
-    """Check Hugging Face settings.
+    """Check the settings of Hugging Face that have no counterpart in bertkit.
 
     Raises:
         ValueError: If the decoder has its own vocabulary.

@@ -16,15 +16,15 @@ from bertkit.models.config import TransformerConfig
 
 
 def _read(hf_config: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert Hugging Face settings like GPT-2, but ignore `n_inner`."""
+    """Convert settings of Hugging Face as for GPT-2, but ignore `n_inner`."""
     return read_gpt2({**hf_config, "n_inner": None})
 
 
 def _write(config: TransformerConfig) -> dict[str, Any]:
     if config.intermediate != 4 * config.hidden:
         raise ConfigError(
-            f"model.intermediate must be 4 × hidden, {4 * config.hidden}, for openai-gpt, got "
-            f"{config.intermediate}; change it or use another family"
+            f"model.intermediate: must be 4 × hidden = {4 * config.hidden} for openai-gpt, got "
+            f"{config.intermediate}; change model.intermediate, or use another family"
         )
     hf_config = write_gpt2(config)
     del hf_config["n_inner"]

@@ -1,6 +1,6 @@
-"""T5: an encoder-decoder model that treats each task as text to text. Raffel et al. 2020.
+"""T5: an encoder-decoder model that handles every task as text-to-text. Raffel et al. 2020.
 
-Version 1.1 has gated layers (Shazeer 2020) and a separate output matrix.
+Version 1.1 has gated feed-forward layers (Shazeer 2020) and a separate output matrix.
 """
 
 from __future__ import annotations
@@ -27,16 +27,18 @@ KINDS = {
 """Activation of each Hugging Face feed-forward type, and whether it is gated."""
 
 SCALE_KEY = "scale_decoder_outputs"
-"""The key of transformers 5; older versions scale if `tie_word_embeddings`."""
+"""Setting in transformers 5 for scaling the states before the output matrix. Older versions scale
+them if `tie_word_embeddings` is true."""
 
 RATES = ("dropout", "attention_dropout", "feedforward.dropout")
 
 
 def _read(hf_config: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert Hugging Face settings.
+    """Convert settings of Hugging Face to settings of bertkit.
 
     Raises:
-        ValueError: If the type of the feed-forward layers is not supported or contradictory.
+        ValueError: If the type of the feed-forward layers is not supported, or contradicts another
+            setting.
     """
     kind = hf_config.get("feed_forward_proj", "relu")
     if not isinstance(kind, str) or kind not in KINDS:
@@ -47,7 +49,8 @@ def _read(hf_config: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in (("dense_act_fn", names.get(function, function)), ("is_gated_act", gated)):
         if hf_config.get(name, value) != value:
             raise ValueError(
-                f"{name} = {hf_config[name]!r} contradicts feed_forward_proj = {kind!r}; remove one"
+                f"{name} = {hf_config[name]!r} contradicts feed_forward_proj = {kind!r}; remove "
+                f"{name}"
             )
     buckets = hf_config.get("relative_attention_num_buckets", 32)
     return {
@@ -60,7 +63,7 @@ def _read(hf_config: Mapping[str, Any]) -> dict[str, Any]:
 
 def _write(config: TransformerConfig) -> dict[str, Any]:
     if not isinstance(config.positions, RelativePositions) or config.positions.learned:
-        raise ConfigError('model.positions: must have kind = "relative" and not learned for t5')
+        raise ConfigError('model.positions: must have kind = "relative" and learned = false for t5')
     kind = config.feedforward.activation, config.feedforward.gated
     names = [name for name, value in KINDS.items() if value == kind]
     if not names:
@@ -75,7 +78,10 @@ def _write(config: TransformerConfig) -> dict[str, Any]:
 
 
 def _is_scaled(hf_config: Mapping[str, Any]) -> Any:
-    """Return whether states are scaled before the output matrix. Default: if it is tied."""
+    """Return whether states are scaled before the output matrix.
+
+    By default, they are scaled if the output matrix is tied to the embedding matrix.
+    """
     scaled = hf_config.get(SCALE_KEY)
     return hf_config.get("tie_word_embeddings", True) if scaled is None else scaled
 
@@ -91,7 +97,7 @@ def _write_decoder(config: TransformerConfig) -> dict[str, Any]:
 
 
 def _layers(side: str) -> dict[str, str | tuple[str, ...]]:
-    """Map the names of the layer weights of the encoder or decoder to the names in T5."""
+    """Map bertkit's names of the encoder's or decoder's weights to the names in T5."""
     hf_layer, block = f"{side}.block.{{}}.layer.", f"{side}.blocks.{{}}."
     last = 2 if side == "decoder" else 1
     names: dict[str, str | tuple[str, ...]] = {

@@ -1,4 +1,4 @@
-"""Task of fine-tuning on the assistant's messages of conversations (instruction tuning)."""
+"""Instruction tuning: a task that trains a model on the assistant's messages in conversations."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from bertkit.text.tokenizer import Tokenizer
 
 
 class ConversationReader(Reader[Conversation]):
-    """Reader of conversations, from .jsonl rows."""
+    """Reader of conversations in .jsonl files."""
 
     def read(
         self, source: Source, reading: Reading, *, labeled: bool
     ) -> tuple[list[Conversation], str]:
-        """Read .jsonl rows {"messages": [{"role": "user", "content": ...}, ...]}."""
+        """Read rows of the form {"messages": [{"role": "user", "content": ...}, ...]}."""
         check_no_columns(reading, "chat")
         read = read_conversations(source)
         return read, f"{source}: {len(read):,} conversations"
@@ -36,7 +36,7 @@ class ConversationReader(Reader[Conversation]):
 
 
 class Chat(LanguageTask[Conversation], UsesDecoder):
-    """Chat: next-token prediction on the messages of the assistant.
+    """Chat: next-token prediction, trained only on the messages of the assistant.
 
     Source: Ouyang et al. 2022, section 3.5 (supervised fine-tuning).
     """
@@ -63,9 +63,12 @@ class Chat(LanguageTask[Conversation], UsesDecoder):
             ids, weights = chat.encode(example.messages, answer=False)
             truncated = len(ids) > length
             if truncated and long == "error":
-                raise DataError(f"{example.where}: {len(ids):,} tokens; the maximum is {length:,}")
+                raise DataError(
+                    f"{example.where}: the conversation has {len(ids):,} tokens, but the "
+                    f"maximum length is {length:,}; shorten the conversation"
+                )
             ids, weights = ids[:length], weights[:length]
-            # Each of these positions predicts the next token of the assistant.
+            # At each of these positions, the model predicts the next token of the assistant.
             positions = np.flatnonzero(weights[1:])
             if not len(positions):
                 raise DataError(

@@ -1,4 +1,4 @@
-"""Task of direct preference optimization (DPO). Rafailov et al. 2023."""
+"""Direct preference optimization (DPO). Rafailov et al. 2023."""
 
 from __future__ import annotations
 
@@ -32,18 +32,19 @@ from bertkit.text.tokenizer import Tokenizer
 
 
 class DpoOptions(Settings, frozen=True):
-    """Options of DPO."""
+    """Options for DPO."""
 
     beta: Positive = 0.1
-    """DPO β, the scale of the log-probability ratios. Larger values keep the model closer to the
+    """Scale of the log-probability ratios (β). With larger values, the model stays closer to the
     reference model."""
 
 
 class PreferenceAnswer(msgspec.Struct, frozen=True):
     """Rewards of the chosen and the rejected answer (equation 5 without its constant).
 
-    A reward is β times the log-probability ratio (in nats) of the model and the reference model. If
-    not `relative`, the reference is unknown, and a reward is β times the log-probability.
+    If `relative` is true, a reward is β times the log-probability ratio of the model to the
+    reference model, in nats. Otherwise, the outputs of the reference model are unknown, and a
+    reward is β times the log-probability under the model.
     """
 
     chosen: float
@@ -52,19 +53,19 @@ class PreferenceAnswer(msgspec.Struct, frozen=True):
 
     @property
     def margin(self) -> float:
-        """Reward of the chosen answer minus reward of the rejected answer."""
+        """Reward of the chosen answer minus the reward of the rejected answer."""
         return self.chosen - self.rejected
 
 
 class PreferenceReader(Reader[Preference]):
-    """Reader of conversations with a chosen and a rejected answer, from .jsonl rows."""
+    """Reader of conversations with a chosen and a rejected answer, in .jsonl files."""
 
     def read(
         self, source: Source, reading: Reading, *, labeled: bool
     ) -> tuple[list[Preference], str]:
-        """Read .jsonl rows {"messages": [...], "chosen": ..., "rejected": ...}.
+        """Read rows of the form {"messages": [...], "chosen": ..., "rejected": ...}.
 
-        Rows may have a "prompt", the user's message, instead of messages.
+        Instead of messages, a row may have a "prompt" with a single message of the user.
         """
         check_no_columns(reading, "dpo")
         read = read_preferences(source)
@@ -75,10 +76,10 @@ class PreferenceReader(Reader[Preference]):
 
 
 class Dpo(NextTokenTask[Preference, PreferenceAnswer], ChanceLevel, NeedsReference, UsesDecoder):
-    """Preferences (DPO): preferred answers become more probable.
+    """Preferences (DPO): preferred answers become more probable than rejected answers.
 
-    Both answers of a pair are in one batch, without dropout, as in the paper's code. Only the
-    assistant's last message counts.
+    As in the paper's code, both answers of a pair are in the same batch, and dropout is disabled.
+    The loss depends only on the tokens of the two answers.
 
     Source: Rafailov et al. 2023, equation 7.
     """
@@ -120,11 +121,11 @@ class Dpo(NextTokenTask[Preference, PreferenceAnswer], ChanceLevel, NeedsReferen
                 truncated = len(ids) > length
                 if begin >= length or (truncated and long == "error"):
                     raise DataError(
-                        f"{example.where}: {len(ids):,} tokens, but the model supports {length:,}; "
-                        "shorten the messages before the answers"
+                        f"{example.where}: the conversation has {len(ids):,} tokens, but the "
+                        f"maximum length is {length:,}; shorten the messages before the answers"
                     )
                 ids, weights = ids[:length], weights[:length]
-                # Each of these positions predicts the next token of the answer.
+                # At each of these positions, the model predicts the next token of the answer.
                 positions = begin - 1 + np.flatnonzero(weights[begin:])
                 encoding = Encoding.of_ids(ids, truncated=truncated)
                 features.append(Feature(encoding, number, positions, sign if labeled else None))
@@ -134,14 +135,15 @@ class Dpo(NextTokenTask[Preference, PreferenceAnswer], ChanceLevel, NeedsReferen
         return torch.tensor([feature.target for feature in features])
 
     def loss(self, model: Model, batch: Batch, totals: Totals) -> Loss:
-        # The reference outputs were computed without dropout, too.
+        # The outputs of the reference model were also computed without dropout.
         model.eval()
         return super().loss(model, batch, totals)
 
     def loss_of(self, outputs: Tensor, batch: Batch, totals: Totals, head: nn.Module) -> Loss:
         """Compute the mean of -log sigmoid(β · (gain of chosen - gain of rejected)).
 
-        The gain of an answer is its log-probability ratio of the model and the reference model.
+        The gain of an answer is its log-probability under the model minus its log-probability
+        under the reference model.
         """
         signs = batch.targets[self.head]
         assert batch.example is not None
@@ -170,13 +172,13 @@ class Dpo(NextTokenTask[Preference, PreferenceAnswer], ChanceLevel, NeedsReferen
     def score(
         self, answers: Sequence[PreferenceAnswer], examples: Sequence[Preference]
     ) -> dict[str, float]:
-        """Compute the scores of pairs of answers.
+        """Compute scores from the rewards of pairs of answers.
 
         Returns:
-            `accuracy`, the fraction of pairs with a positive margin, the mean `margin`, and
-            `log_probability`, the mean log of the preference probability sigmoid(margin) (Bradley &
-            Terry 1952). Without a reference model, the only score is `chosen_more_likely`, the
-            fraction of pairs whose chosen answer is more probable.
+            If the reference model is known: `accuracy`, the fraction of pairs with a positive
+            margin; the mean `margin`; and `log_probability`, the mean logarithm of the preference
+            probability sigmoid(margin) (Bradley & Terry 1952). Otherwise: `chosen_more_likely`, the
+            fraction of pairs in which the chosen answer is more probable.
         """
         margins = np.array([answer.margin for answer in answers])
         fraction = float(np.mean(margins > 0))
@@ -196,5 +198,15 @@ class Dpo(NextTokenTask[Preference, PreferenceAnswer], ChanceLevel, NeedsReferen
 
 
 def _gain(rows: NDArray[np.float32], start: NDArray[np.float32] | None) -> float:
-    """Return the log-probability ratio of a text, in nats, from token values of shape (P, 1)."""
+    """Sum the log-probability ratios of the tokens of a text, in nats.
+
+    Without reference values, the result is the log-probability of the text.
+
+    Args:
+        rows: Log-probability of each token under the model.
+        start: Log-probability of each token under the reference model, if it is known.
+
+    Shapes:
+        rows, start: (P, 1).
+    """
     return float((rows if start is None else rows - start).sum(dtype=np.float64))

@@ -1,4 +1,4 @@
-"""Base classes of tasks that are trained with next-token prediction at selected positions."""
+"""Base classes of tasks that are based on next-token prediction at selected positions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from bertkit.text.tokenizer import Tokenizer
 
 
 class TextScore(msgspec.Struct, frozen=True):
-    """Log-probability of the target text."""
+    """Log-probability of a target text."""
 
     log_probability: float
     """Mean natural log-probability per token."""
@@ -31,9 +31,9 @@ class TextScore(msgspec.Struct, frozen=True):
 
 
 class NextTokenTask(Task[E, A]):
-    """Base class of tasks that score next tokens.
+    """Base class of tasks that use the log-probabilities of next tokens.
 
-    The next token after each of a feature's `token_indices` counts.
+    Only the tokens that follow a feature's `token_indices` are used.
     """
 
     @property
@@ -55,7 +55,7 @@ class NextTokenTask(Task[E, A]):
 class LanguageTask(NextTokenTask[E, TextScore]):
     """Base class of tasks that train a model to generate text.
 
-    Epochs are evaluated by the log-probability of the target texts.
+    After each epoch, the model is evaluated by the log-probability of the target texts.
     """
 
     metric = "log_probability"
@@ -86,10 +86,10 @@ class LanguageTask(NextTokenTask[E, TextScore]):
 
 
 def check_decoder_only(begin: Sequence[int], tokenizer: Tokenizer) -> None:
-    """Check that a model has no encoder.
+    """Check that a model is a decoder-only model.
 
     Args:
-        begin: First tokens of the decoder; empty for a decoder-only model.
+        begin: Tokens that start the decoder's input. Empty for a decoder-only model.
         tokenizer: The tokenizer of the model.
 
     Raises:

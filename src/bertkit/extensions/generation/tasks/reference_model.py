@@ -1,4 +1,4 @@
-"""Outputs of the initial model, for tasks whose loss compares with them."""
+"""Outputs of the initial model, for tasks whose loss compares the trained model with it."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ def add_reference(
     start: int,
     max_batch_tokens: int,
 ) -> tuple[list[Feature], list[Feature]]:
-    """Return the features with the outputs of the initial model of a run.
+    """Add the outputs of a run's initial model to the features.
 
-    They are computed once, before the first step, and stored next to the checkpoints, so that no
-    second model is in memory. Train outputs are computed in the training precision, so the
-    difference is zero at the first step. Dev outputs are computed in fp32, as in the evaluation
-    after each epoch.
+    The outputs are computed once, before the first step, and stored next to the checkpoints, so
+    that a second model need not stay in memory. For training, they are computed in the training
+    precision, so that they equal the model's outputs at the first step. For evaluation, they are
+    computed in fp32, as in the evaluation after each epoch.
 
     Raises:
-        CheckpointError: If the outputs of a resumed run are missing.
+        CheckpointError: If the run is resumed, and the stored outputs are missing or damaged.
     """
     path = run.out / CHECKPOINTS / FILE
     if start == 0:
@@ -59,7 +59,7 @@ def add_reference(
 
 
 def _outputs(task: Task[Any, Any], engine: Engine, features: Sequence[Feature]) -> Tensor:
-    """Return the outputs of all features, concatenated."""
+    """Compute the outputs for all features, and concatenate them."""
     return torch.from_numpy(np.concatenate(run_head(task, engine, features)))
 
 
@@ -67,16 +67,16 @@ def _read(path: Path) -> dict[str, Tensor]:
     """Read the stored outputs of a resumed run."""
     if not path.exists():
         raise CheckpointError(
-            f"{path}: missing, so the run cannot be resumed; start over in another --out"
+            f"{path}: missing, so the run cannot be resumed; start a new run with another --out"
         )
-    return read_file(path, "start over in another --out")[0]
+    return read_file(path, "start a new run with another --out")[0]
 
 
 def _assign(path: Path, features: Sequence[Feature], outputs: Tensor | None) -> list[Feature]:
-    """Return the features, each with its rows of the outputs."""
+    """Add its rows of the outputs to each feature."""
     counts = [1 if f.token_indices is None else len(f.token_indices) for f in features]
     if outputs is None or len(outputs) != sum(counts):
-        raise CheckpointError(f"{path}: damaged; start over in another --out")
+        raise CheckpointError(f"{path}: damaged; start a new run with another --out")
     parts = outputs.numpy()
     cuts = np.cumsum(counts)[:-1]
     rows = zip(features, np.split(parts, cuts), strict=True)

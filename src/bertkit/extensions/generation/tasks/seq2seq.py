@@ -1,4 +1,4 @@
-"""Sequence-to-sequence task: summaries, headlines, corrections. Sutskever et al. 2014."""
+"""Sequence-to-sequence task, for summaries, headlines, or corrections. Sutskever et al. 2014."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ TARGETS = ("target", "output", "translation", "correction", "answer", *SUMMARIES
 
 
 class Seq2seqOptions(Settings, frozen=True):
-    """Options of sequence-to-sequence tasks."""
+    """Options for sequence-to-sequence tasks."""
 
     prompt: str = ""
-    """Prompt to prepend to each text, such as "summarize: " (T5)."""
+    """Prompt that is prepended to each text, such as "summarize: " for T5."""
 
 
 class TargetReader(Reader[SummaryExample]):
-    """Reader of texts with target texts, from a table."""
+    """Reader of texts and their target texts in a table."""
 
     def read(
         self, source: Source, reading: Reading, *, labeled: bool
     ) -> tuple[list[SummaryExample], str]:
-        """Read a text and its target from .jsonl, .csv, or .tsv.
+        """Read a text and its target from each row of a .jsonl, .csv, or .tsv file.
 
-        A target may be a JSON list of alternatives; the model is trained on the first.
+        A target may be a JSON list of alternatives. The model is trained on the first alternative.
         """
         return read_documents(source, reading, "target", TARGETS, labeled=labeled)
 
@@ -46,7 +46,7 @@ class TargetReader(Reader[SummaryExample]):
 
 
 class Seq2seq(LanguageTask[SummaryExample], UsesDecoder):
-    """Text from text (summaries, corrections), with an encoder-decoder.
+    """Generation of a text from another text, such as a summary, with an encoder-decoder model.
 
     Source: Lewis et al. 2020, section 3.3; Raffel et al. 2020, section 2.4.
     """
@@ -59,7 +59,7 @@ class Seq2seq(LanguageTask[SummaryExample], UsesDecoder):
     _writer: Tokenizer | None = None
 
     def with_decoder(self, begin: Sequence[int], tokenizer: Tokenizer) -> Self:
-        """Return the task for a decoder.
+        """Return a copy of the task for a model's decoder.
 
         Raises:
             CheckpointError: If the model has no encoder.
@@ -82,9 +82,10 @@ class Seq2seq(LanguageTask[SummaryExample], UsesDecoder):
         long: Long,
         labeled: bool,
     ) -> list[Feature]:
-        """Return each text and its target, with the special tokens of the target's tokenizer.
+        """Tokenize each text and its target.
 
-        The decoder's first token precedes the target. A target without an end token gets one.
+        A target has the special tokens that the tokenizer of the target texts adds. The tokens that
+        start the decoder's input precede it. An EOS token is appended if the tokenizer adds none.
         """
         writer = self._writer
         assert writer is not None
@@ -104,7 +105,10 @@ class Seq2seq(LanguageTask[SummaryExample], UsesDecoder):
             ids = np.array([*self._begin, *target, *ends], dtype=np.int64)
             if long == "error" and len(ids) > length:
                 where = examples[number].where
-                raise DataError(f"{where}: {len(ids):,} target tokens; the maximum is {length:,}")
+                raise DataError(
+                    f"{where}: the target has {len(ids):,} tokens, but the maximum length is "
+                    f"{length:,}; shorten the target"
+                )
             encoding = Encoding.of_ids(ids[:length], truncated=len(ids) > length)
             positions = np.arange(len(encoding) - 1)
             labels = encoding.ids[1:] if labeled else None
