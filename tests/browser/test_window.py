@@ -275,7 +275,10 @@ def test_inspector_shows_tokens_of_new_text(browser: Any, bert: Path) -> None:
         page.wait_for_selector("html[data-ready=true]")
         assert page.locator("#text").inner_text().startswith("<script>alert(1)</script> us")
         page.goto(f"{address}/?text=us&model=none")
-        assert "no model 'none' supports this route" in page.get_by_role("alert").inner_text()
+        assert (
+            "this server has no model 'none' for this route"
+            in page.get_by_role("alert").inner_text()
+        )
         page.close()
     assert len(wrong) == 1
     # The browser logs the rejection.

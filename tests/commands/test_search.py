@@ -117,7 +117,7 @@ def test_search_reports_only_missing_source_files(
     [
         (["search", "nowhere", "x"], "nowhere: not a store"),
         (["index", "nowhere.txt", "--model", "TINY", "--store", "s"], "nowhere.txt: file or dir"),
-        (["search", "http://127.0.0.1:1/x", "x"], "Qdrant server is not reachable"),
+        (["search", "http://127.0.0.1:1/x", "x"], "Qdrant server cannot be reached"),
     ],
 )
 def test_search_errors_are_one_line(
@@ -158,7 +158,7 @@ def test_exported_model_searches_without_torch(
     other = str(tmp_path / "other")
     assert cli.run(["export", str(tiny), "--out", other, "--pooling", "cls"]) == 0
     assert cli.run(["search", store, "b c", "--model", other]) == 2
-    assert "differ; set --model" in capsys.readouterr().err
+    assert "is a different model; set --model" in capsys.readouterr().err
 
 
 def test_search_reports_an_unquoted_query(capsys: Captured) -> None:

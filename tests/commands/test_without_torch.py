@@ -114,4 +114,6 @@ def test_other_commands_name_the_commands_for_exported_models(
         "evaluate": [str(folder / "rows.csv")],
     }
     assert cli.run([command, str(folder / "graph"), *arguments[command]]) == 2
-    assert "use `bertkit embed`, `predict` or `search`, or pass the" in capsys.readouterr().err
+    assert (
+        "use it with `bertkit embed`, `predict` or `search`, or pass the" in capsys.readouterr().err
+    )

@@ -119,7 +119,7 @@ def test_docx_rejects_large_content(
     monkeypatch.setattr("bertkit.extensions.search.document_formats.UNPACKED_XML", FEW)
     monkeypatch.setattr("bertkit.extensions.search.document_formats.PARAGRAPHS_OF_DOCX", 1000)
     path = docx(tmp_path / "a.docx", body)
-    with pytest.raises(DataError, match=f"a.docx: unpacks to more than {limit}"):
+    with pytest.raises(DataError, match=f"a.docx: the file unpacks to more than {limit}"):
         convert(path)
 
 

@@ -73,13 +73,13 @@ def test_distance_page_shows_models_side_by_side(
     ("path", "params", "status", "message"),
     [
         ("/growing", {"text": "a " * 41}, 422, "text must have 1 to 40 words, got 41"),
-        ("/growing", {"text": "a", "model": "<b>"}, 404, "no model &#39;&lt;b&gt;&#39; supports"),
         (
             "/growing",
-            {"text": "a" * 501},
-            413,
-            "a text of 501 characters exceeds the maximum of 500",
+            {"text": "a", "model": "<b>"},
+            404,
+            "no model &#39;&lt;b&gt;&#39; for this route",
         ),
+        ("/growing", {"text": "a" * 501}, 413, "a text has 501 characters, but the maximum is 500"),
         ("/distance", {"text": "a b", "word": "zebra"}, 422, "does not contain &#39;zebra&#39;"),
         ("/distance", {"text": "a " * 70, "word": "a"}, 422, "more than 64 tokens"),
         ("/distance", {"text": "a", "word": "a", "model": "x"}, 404, "no model &#39;x&#39;"),

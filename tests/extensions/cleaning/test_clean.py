@@ -182,8 +182,8 @@ def test_clean_rejects_invalid_input_before_work(
         (ConfigError, r"duplicates: no such value 'fuzzy'; known", {"duplicates": "fuzzy"}),
         (ConfigError, r"texts already exists; choose another out=", {"out": texts}),
         (ConfigError, r"choose another removed=", {"removed": texts}),
-        (ConfigError, r"must not contain out= or be within it", {"removed": out}),
-        (ConfigError, r"must not contain out= or be within it", {"removed": out / "removed"}),
+        (ConfigError, r"must not contain out= or be inside it", {"removed": out}),
+        (ConfigError, r"must not contain out= or be inside it", {"removed": out / "removed"}),
         (ConfigError, r"in is within the input .*texts", {"out": texts / "in"}),
         (DataError, r"1\.jsonl:1: no field 'txt'; did you mean 'text'", {"text_column": "txt"}),
         (StorageError, r"cannot be written", {"out": tmp_path / "file" / "x"}),
@@ -234,7 +234,9 @@ def test_failed_clean_leaves_no_files(
         with pytest.raises(KeyboardInterrupt):
             clean([texts], **options)
     (tmp_path / "few.jsonl").write_text('{"text": ""}\n{"text": " "}\n', encoding="utf-8")
-    with pytest.raises(DataError, match="all 2 documents were removed, most by 'empty'"):
+    with pytest.raises(
+        DataError, match="all 2 documents were removed, most of them by the rule 'empty'"
+    ):
         clean([tmp_path / "few.jsonl"], **options)
     assert {p.name for p in tmp_path.iterdir()} == {"texts", "few.jsonl"}
     stale = tmp_path / ".out.partial-4194304"  # No process has this PID.

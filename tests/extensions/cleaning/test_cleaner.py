@@ -101,5 +101,7 @@ def test_cleaner_rejects_documents_above_memory_limit(
     path = tmp_path / "a.txt"
     path.write_text("word " * 100, encoding="utf-8")
     monkeypatch.setattr(cleaning, "LONGEST_LINE", 400)
-    with pytest.raises(DataError, match=r"a\.txt: a document has more than .* split it, or use"):
+    with pytest.raises(
+        DataError, match=r"a\.txt: a document has more than .* split the document, or use"
+    ):
         texts(path)

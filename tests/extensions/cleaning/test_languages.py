@@ -41,8 +41,8 @@ def test_parse_language_returns_code_and_threshold() -> None:
     assert TargetLanguage("en", score).matches(text)
     assert not TargetLanguage("en", score + 1e-6).matches(text)
     for value, message in (
-        ("english", "'english' is not a language code of fastText"),
-        ("en:high", "from 0 to 1, as in en:0.65, got 'high'"),
+        ("english", "fastText does not know the code 'english'"),
+        ("en:high", "between 0 and 1, as in en:0.65, got 'high'"),
         ("en:1.5", "got '1.5'"),
         ("en:nan", "got 'nan'"),
     ):

@@ -52,7 +52,7 @@ def test_read_tuned_requires_same_number_of_threads(
     assert read_tuned(tmp_path) == all_four
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     assert read_tuned(tmp_path) is None
-    assert "not used (the machine, its cores or OMP_NUM_THREADS differ)" in capsys.readouterr().err
+    assert "with another processor, number of cores or OMP_NUM_THREADS" in capsys.readouterr().err
     write_tuned(tmp_path, two := tuning_of(cores=2))
     assert read_tuned(tmp_path) == two
     monkeypatch.delenv("OMP_NUM_THREADS")
@@ -70,12 +70,12 @@ def test_read_tuned_requires_same_weights_and_versions(
     write_tuned(model, tuning_of())
     assert read_tuned(model) is None
     assert (
-        "the tuning is not used (other weights or settings); run `bertkit export tune` again"
+        "they were measured with other weights or settings; run `bertkit export tune` again"
         in capsys.readouterr().err
     )
     write_tuned(model, tuning_of(versions={**tuned.versions(), "torch": "0"}))
     assert read_tuned(model) is None
-    assert "the tuning is not used (other versions of torch)" in capsys.readouterr().err
+    assert "they were measured with other versions of torch;" in capsys.readouterr().err
     write_tuned(model, matching)
     (model / "tuned").mkdir()
     (model / "tuned" / "tokenizer.json").write_text("{}")
@@ -83,7 +83,7 @@ def test_read_tuned_requires_same_weights_and_versions(
     (model / "1_Pooling").mkdir()
     (model / "1_Pooling" / "config.json").write_text("{}")
     assert read_tuned(model) is None
-    assert "the tuning is not used (other weights or settings)" in capsys.readouterr().err
+    assert "they were measured with other weights or settings;" in capsys.readouterr().err
 
 
 def test_weights_hash_includes_tokenizer_and_adapter_base(tiny: Path, tmp_path: Path) -> None:

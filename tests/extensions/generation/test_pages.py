@@ -101,9 +101,14 @@ def test_steps_page_matches_decoder_steps(
     [
         ("/steps", {"text": "a", "beams": "99"}, 422, "beams"),
         ("/steps", {"text": "a", "beams": "x"}, 422, "beams"),
-        ("/steps", {"text": "a", "model": "<b>"}, 404, "no model &#39;&lt;b&gt;&#39; supports"),
+        (
+            "/steps",
+            {"text": "a", "model": "<b>"},
+            404,
+            "no model &#39;&lt;b&gt;&#39; for this route",
+        ),
         ("/steps", {"text": "a " * 200}, 422, "tokens, but the model supports at most 64"),
-        ("/steps", {"text": "a" * 501}, 413, "a text of 501 characters exceeds the maximum of 500"),
+        ("/steps", {"text": "a" * 501}, 413, "a text has 501 characters, but the maximum is 500"),
         ("/damage", {"text": "a b", "damage": "none"}, 422, "damage"),
         ("/damage", {"text": "a b", "seed": "x"}, 422, "seed"),
         ("/damage", {"text": "a", "damage": "prefix"}, 422, "at least two tokens"),
@@ -114,12 +119,7 @@ def test_steps_page_matches_decoder_steps(
             422,
             "no sentinel token &lt;extra_id_0&gt;",
         ),
-        (
-            "/damage",
-            {"text": "a" * 501},
-            413,
-            "a text of 501 characters exceeds the maximum of 500",
-        ),
+        ("/damage", {"text": "a" * 501}, 413, "a text has 501 characters, but the maximum is 500"),
     ],
 )
 def test_page_shows_error_of_invalid_request(

@@ -45,7 +45,7 @@ def test_converter_rejects_file_after_timeout(
     monkeypatch.setattr(converter, "TIMEOUT_SECONDS", 0.5)
     monkeypatch.setattr(converter, "CHILD", "import time; time.sleep(60)")
     with Converter() as convert:
-        with pytest.raises(DataError, match=r"a.html: not read within 0.5 seconds; .* be damaged"):
+        with pytest.raises(DataError, match=r"a.html: reading it took over 0.5 s; .* be damaged"):
             convert(write_page(tmp_path / "a.html", "a"))
         monkeypatch.undo()
         assert convert(write_page(tmp_path / "b.html", "next")).text == "next"

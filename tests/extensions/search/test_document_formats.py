@@ -110,7 +110,10 @@ def test_convert_pdf_returns_pages_and_headings(tmp_path: Path) -> None:
 def test_convert_rejects_unreadable_pdf(tmp_path: Path) -> None:
     pypdf = pytest.importorskip("pypdf", reason="pip install 'bertkit[search]'")
     file = tmp_path / "a.pdf"
-    for password, message in (("secret", "encrypted; save it without a password"), ("", None)):
+    for password, message in (
+        ("secret", "the file is encrypted; save it without a password"),
+        ("", None),
+    ):
         writer = pypdf.PdfWriter(clone_from=io.BytesIO(pdf(["Some text."])))
         writer.encrypt(password, "owner", algorithm="AES-256")
         writer.write(file)
@@ -121,7 +124,7 @@ def test_convert_rejects_unreadable_pdf(tmp_path: Path) -> None:
             with pytest.raises(DataError, match=f"a.pdf: {message}"):
                 convert(file)
     file.write_bytes(pdf(["", ""]))
-    with pytest.raises(DataError, match=r"a.pdf: contains no text \(pages: 2\).* run OCR"):
+    with pytest.raises(DataError, match=r"a.pdf: the file contains no text \(pages: 2\).* run OCR"):
         convert(file)
     for damaged in (b"%PDF-1.4\n%%EOF", b"no pdf at all", pdf(["Some text."])[:200]):
         file.write_bytes(damaged)
@@ -165,7 +168,7 @@ def test_convert_docx_ignores_external_entities(
             new.writestr(part, data)
     assert "secret" not in convert(file).text
     monkeypatch.setattr(formats, "UNPACKED", 1000)
-    with pytest.raises(DataError, match=r"a.docx: unpacks to more than 1,000 bytes"):
+    with pytest.raises(DataError, match=r"a.docx: the file unpacks to more than 1,000 bytes"):
         convert(file)
     file.write_text("no zip")
     with pytest.raises(DataError, match=r"a.docx: damaged, or not .docx"):

@@ -70,7 +70,7 @@ def test_list_files_reports_skipped_files(tmp_path: Path, monkeypatch: pytest.Mo
         "files: 2 (1 .html, 1 .md); skipped: 5 (2 .png, 1 .rst (run pip install "
         "'bertkit[search]'), 1 hidden, 1 without a suffix)"
     )
-    with pytest.raises(DataError, match=r"e.rst: requires a package .*; run pip"):
+    with pytest.raises(DataError, match=r"e.rst: this file type requires a package .*; run pip"):
         list_files([tmp_path / "e.rst"])
     (tmp_path / "only").mkdir()
     (tmp_path / "only" / "a.png").write_text("x")

@@ -58,7 +58,7 @@ def test_evaluation_rejects_judgments_without_stored_documents(
     # The third column is TREC's 0, and the second column is the document.
     swapped_columns = tmp_path / "j.txt"
     swapped_columns.write_text("qa a 0 1\n", encoding="utf-8")
-    with pytest.raises(DataError, match=r"j.txt: .* none of its relevant .* \(1, such as '0'"):
+    with pytest.raises(DataError, match=r"j.txt: .* none of the relevant .* \(1, such as '0'"):
         evaluate_retrieval(searcher, queries=queries, judgments=swapped_columns)
     with pytest.raises(DataError, match="check the ids, and that the columns are query, document"):
         mine(searcher, queries=queries, judgments=swapped_columns, out=tmp_path / "rows.jsonl")
@@ -147,7 +147,9 @@ def test_mining_rejects_invalid_arguments(
         mine(searcher, queries=queries, judgments=judgments, out=out, margins=True)
     with pytest.raises(ConfigError, match="negatives= must be at least 1"):
         mine(searcher, queries=queries, judgments=judgments, out=out, negatives=0)
-    with pytest.raises(DataError, match="no query has a relevant document in the store and 16 neg"):
+    with pytest.raises(
+        DataError, match="no query has both a relevant document in the store and 16 neg"
+    ):
         mine(searcher, queries=queries, judgments=judgments, out=out, negatives=16)
     assert not out.exists()
     out.write_text("mine")

@@ -93,7 +93,7 @@ def test_index_truncates_splits_or_rejects_long_documents(tiny: Path, tmp_path: 
     with pytest.raises(DataError, match=r"a.jsonl:\d+: .* tokens, but the limit is 32"):
         index([file], model=tiny, store=str(tmp_path / "none"), long="error")
     for length in (7, 33):
-        with pytest.raises(ConfigError, match=f"length must be 8 to 32 .*, got {length}"):
+        with pytest.raises(ConfigError, match=f"length must be from 8 to 32 .*, got {length}"):
             index([file], model=tiny, store=str(tmp_path / "none"), length=length)
 
 
@@ -127,7 +127,9 @@ def test_index_uses_model_of_existing_store(tiny: Path, tmp_path: Path) -> None:
     write(file, texts(5))
     assert index([file], store=store_path) == {"documents": 5, "unchanged": 3, "passages": 5}
     (tmp_path / "model").rename(tmp_path / "moved")
-    with pytest.raises(SearchError, match=r"cannot load its model .* set its path with model="):
+    with pytest.raises(
+        SearchError, match=r"cannot load the model of the store .* set its new path with model="
+    ):
         index([file], store=store_path)
     assert index([file], model=tmp_path / "moved", store=store_path)["unchanged"] == 5
 
@@ -164,9 +166,9 @@ def test_index_updates_sources_of_moved_documents(
     assert {hit.source for hit in stored_hits(store_path)} == {
         f"{file}:{line}" for line in (1, 2, 3)
     }
-    assert "unchanged content: 3 (n, a, b)" in capsys.readouterr().err
+    assert "moved without other changes: 3 (n, a, b)" in capsys.readouterr().err
     index([file], model=tiny, store=store_path, sync=True)
-    assert "unchanged content" not in capsys.readouterr().err
+    assert "moved without other changes" not in capsys.readouterr().err
 
 
 def test_index_rejects_invalid_rows_before_creating_store(tiny: Path, tmp_path: Path) -> None:
@@ -202,7 +204,9 @@ def test_index_reports_or_skips_all_invalid_files(
     assert result == {"documents": 1, "unchanged": 0, "left_out": 2, "passages": 1}
     assert "skipped: " in capsys.readouterr().err
     (docs / "b.txt").unlink()
-    with pytest.raises(DataError, match=r"c.md:1: not UTF-8.* \(skip_bad= skips it\)$"):
+    with pytest.raises(
+        DataError, match=r"c.md:1: not UTF-8.* \(or use skip_bad= to skip such errors\)$"
+    ):
         index([docs], model=tiny, store=str(store_path))
 
 
@@ -230,9 +234,9 @@ def test_index_reports_missing_files(
     capsys.readouterr()
     # Only documents of this directory count, not all documents of the store.
     assert index(str(docs), model=tiny, store=store_path)["gone"] == 1
-    assert "missing from these files: 1 (b.txt)" in capsys.readouterr().err
+    assert "that these files no longer contain: 1 (b.txt)" in capsys.readouterr().err
     assert index([tmp_path / "rows.jsonl"], model=tiny, store=store_path)["gone"] == 1
-    assert "missing from these files: 1 (d1)" in capsys.readouterr().err
+    assert "that these files no longer contain: 1 (d1)" in capsys.readouterr().err
     result = index([docs, tmp_path / "rows.jsonl"], model=tiny, store=store_path, sync=True)
     assert result == {"documents": 2, "unchanged": 2, "removed": 2, "passages": 2}
 
@@ -273,7 +277,9 @@ def test_index_rejects_other_model_or_fields(tiny: Path, tmp_path: Path) -> None
     loaded = load(tiny)
     loaded.model.encoder.embedding.tokens.weight.data[7] += 1.0
     save(tmp_path / "other", loaded.model, loaded.tokenizer, loaded.family)
-    with pytest.raises(SearchError, match=r"the store uses the model .*tiny.*, not .*other"):
+    with pytest.raises(
+        SearchError, match=r"the store was made with the model .*tiny.*, not .*other"
+    ):
         index([file], model=tmp_path / "other", store=store_path)
     with pytest.raises(SearchError, match="keep= nothing, not x:text"):
         index(
@@ -297,7 +303,9 @@ def test_index_rejects_zero_and_nan_vectors(
 
     monkeypatch.setattr(Embed, "vectors", broken)
     file = write(tmp_path / "a.jsonl", ["a", "b c", "d"])
-    with pytest.raises(DataError, match=r"a.jsonl:2: the embedding of 'b c"):
+    with pytest.raises(
+        DataError, match=r"a.jsonl:2: the model computes a zero or non-finite embedding for 'b c"
+    ):
         index([file], model=tiny, store=str(tmp_path / "store"))
 
 

@@ -58,7 +58,7 @@ def test_read_queries_splits_lines_only_at_newlines(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("a.tsv", "1 no tab", r"a.tsv:1: expected .* got one column"),
+        ("a.tsv", "1 no tab", r"a.tsv:1: expected .* got no tab"),
         ("a.tsv", "1\tA\n1\tB", r"a.tsv:2: the query id '1' already exists"),
         ("a.tsv", "1\t ", r"a.tsv:1: the query is empty"),
         ("a.jsonl", '{"id": 1}', r"a.jsonl:1: field 'text' not found"),
@@ -81,7 +81,10 @@ def test_read_queries_rejects_invalid_lines(
         ("1 d1 1\n1 d2", r"q:2: expected .* got 2 columns"),
         ("1 d1 1\n1 d2 high", r"q:2: the grade must be an integer, got 'high'"),
         ("1 d1 0.5", r"q:1: the grade must be an integer, got '0.5'"),
-        ("1 d1 0 1\n1 d2 0 1", r"q:2: the second of four columns .* got 'd2'; use query, 0"),
+        (
+            "1 d1 0 1\n1 d2 0 1",
+            r"q:2: in a file with four columns, the second .* got 'd2'; use query, 0",
+        ),
         ("topic\tpage\tgrade\n1\td1\t1", r"q:1: cannot find .* in topic, page, grade; rename"),
     ],
 )
@@ -94,5 +97,5 @@ def test_select_judged_keeps_queries_with_relevant_documents() -> None:
     queries = {"1": "a", "2": "b", "3": "c"}
     grades = {"1": {"d": 1}, "2": {"d": 0}, "9": {"d": 1}}
     assert select_judged(queries, grades, Path("q")) == {"1": {"d": 1}}
-    with pytest.raises(DataError, match="q: the queries have no"):
+    with pytest.raises(DataError, match="q: no query has a relevant document"):
         select_judged({"3": "c"}, grades, Path("q"))

@@ -132,7 +132,7 @@ def test_conditions_filter_by_path_type_and_date(indexed: Searcher, tmp_path: Pa
     [
         ("score>=0.4", "score depends on the query; use .?.?min.score"),
         ("sentence=a", "sentence depends on the query; use text"),
-        ("source>a", "source is text, which > does not support; use = or !="),
+        ("source>a", "source contains text, which > cannot compare; use = or !="),
         ("modified=a", "modified must be a number, got 'a'"),
         ("modified>=2020-13-01", "modified must be a number"),
         ("sufix=.md", "field 'sufix' not found in this store; did you mean 'suffix'"),

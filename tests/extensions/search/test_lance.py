@@ -30,7 +30,7 @@ def test_search_returns_only_finished_runs(tmp_path: Path) -> None:
     store_path = str(tmp_path / "store")
     writer = LanceStore.open(store_path, SPEC)
     writer.replace([passage("a", "first")], unit(1, 0, 0, 0)[None])
-    with pytest.raises(SearchError, match="was not completed; run it again"):
+    with pytest.raises(SearchError, match="did not finish; run the same command again"):
         LanceStore.open(store_path, None)
     writer.finish()
     reader = LanceStore.open(store_path, None)
@@ -85,7 +85,9 @@ def test_open_rejects_files_and_other_directories(tmp_path: Path) -> None:
     for create in (None, SPEC):
         with pytest.raises(SearchError, match="file: expected a directory, got a file"):
             LanceStore.open(str(file), create)
-    with pytest.raises(SearchError, match="folder: the directory contains other files"):
+    with pytest.raises(
+        SearchError, match="folder: the directory is not a store, but contains files"
+    ):
         LanceStore.open(str(folder), SPEC)
     with pytest.raises(SearchError, match="folder: not a store"):
         LanceStore.open(str(folder), None)
@@ -115,7 +117,7 @@ def test_unfinished_store_is_recreated_with_other_settings(tmp_path: Path) -> No
         assert (len(store), store.spec.long) == (0, "truncate")
         store.replace([passage("a", "b")], unit(1, 0, 0, 0)[None])
         store.finish()
-    with pytest.raises(SearchError, match='the store uses long="truncate", not window'):
+    with pytest.raises(SearchError, match='the store was made with long="truncate", not window'):
         LanceStore.open(store_path, SPEC)
     assert len(LanceStore.open(store_path, None)) == 1
 
@@ -127,7 +129,7 @@ def test_store_without_files_raises_search_error(lost: str, tmp_path: Path) -> N
     store_path = tmp_path / "store"
     make_store(store_path)
     shutil.rmtree(store_path / f"{TABLE}.lance" / lost)
-    with pytest.raises(SearchError, match="the store is damaged, or cannot be read"):
+    with pytest.raises(SearchError, match="cannot read or write the store"):
         LanceStore.open(str(store_path), None).by_vector(unit(1, 0, 0, 0), 1)
 
 
@@ -159,7 +161,9 @@ def test_store_without_column_raises_search_error(column: str, tmp_path: Path) -
         store.by_vector(unit(1, 0, 0, 0), 1)
         store.by_words("wing", 1)
 
-    with pytest.raises(SearchError, match=r"store: (the store is damaged|expected vectors)"):
+    with pytest.raises(
+        SearchError, match=r"store: (cannot read or write the store|expected embeddings)"
+    ):
         search()
 
 
@@ -169,7 +173,9 @@ def test_open_rejects_second_writer(tmp_path: Path) -> None:
     store_path = str(tmp_path / "store")
     make_store(Path(store_path))
     writer = LanceStore.open(store_path, SPEC)
-    with pytest.raises(SearchError, match="store: another `bertkit index` is writing to it; wait"):
+    with pytest.raises(
+        SearchError, match="store: another `bertkit index` is writing to the store; wait"
+    ):
         LanceStore.open(store_path, SPEC)
     # Searches do not wait for the writer.
     assert len(LanceStore.open(store_path, None)) == 2

@@ -11,25 +11,29 @@ from bertkit.extensions.search.stores import open_store
 
 
 def test_open_store_reports_unreachable_server() -> None:
-    with pytest.raises(SearchError, match=r"http://127.0.0.1:1/docs: the Qdrant server is not"):
+    with pytest.raises(
+        SearchError, match=r"http://127.0.0.1:1/docs: the Qdrant server cannot be reached"
+    ):
         open_store("http://127.0.0.1:1/docs")
 
 
 @pytest.mark.parametrize("address", ["http://localhost:6333", "http://localhost:6333/a/b"])
 def test_open_store_rejects_address_without_collection(address: str) -> None:
-    with pytest.raises(SearchError, match="the address has no collection"):
+    with pytest.raises(SearchError, match="the address does not name a collection"):
         open_store(address, create=SPEC)
 
 
 @pytest.mark.filterwarnings("ignore:Api key is used with an insecure connection")
 def test_errors_contain_no_password_or_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(SearchError, match=r"^http://127\.0\.0\.1:1/docs: the Qdrant server is not"):
+    with pytest.raises(
+        SearchError, match=r"^http://127\.0\.0\.1:1/docs: the Qdrant server cannot be reached"
+    ):
         open_store("http://user:passw0rd@127.0.0.1:1/docs")
     with pytest.raises(SearchError, match="not a valid address"):
         open_store("http://[::1/docs")
     # Files that contain a key end with a newline.
     monkeypatch.setenv("QDRANT_API_KEY", "s3cret\n")
-    with pytest.raises(SearchError, match="the Qdrant server is not reachable") as error:
+    with pytest.raises(SearchError, match="the Qdrant server cannot be reached") as error:
         open_store("http://127.0.0.1:1/docs")
     assert "s3cret" not in str(error.value)
     assert "header" not in str(error.value)

@@ -187,7 +187,7 @@ def test_search_rejects_or_truncates_long_query(searcher: Searcher) -> None:
     with pytest.raises(DataError, match="20002 tokens, but the limit is 256"):
         searcher(query)
     assert searcher(query, long="truncate")[0].id == "loop"
-    with pytest.raises(ConfigError, match="not supported by queries"):
+    with pytest.raises(ConfigError, match="queries do not support"):
         searcher(query, long="window")
     with pytest.raises(ConfigError, match="top must be at least 1, got 0"):
         searcher("loop", top=0)
@@ -234,9 +234,13 @@ def test_prompts_match_sentence_transformers(
     assert "prompt: 'query: '" in capsys.readouterr().err
     np.testing.assert_allclose([scores[id] for id in TEXTS], expected, atol=1e-6)
     assert abs(expected - bare).max() > 1e-2
-    with pytest.raises(SearchError, match=r"the store uses query_prompt='query: ', not ''"):
+    with pytest.raises(
+        SearchError, match=r"the store was made with query_prompt='query: ', not ''"
+    ):
         index([table], model=asymmetric, store=store_path, query_prompt="")
-    with pytest.raises(SearchError, match=r"the store uses prompt='passage: ', not 'text: '"):
+    with pytest.raises(
+        SearchError, match=r"the store was made with prompt='passage: ', not 'text: '"
+    ):
         index([table], model=asymmetric, store=store_path, prompt="text: ")
     again = index(
         [table], model=asymmetric, store=store_path, prompt="document", query_prompt="query"
@@ -299,7 +303,7 @@ def test_index_rejects_prompt_longer_than_passages(
     minilm: Path, table: Path, tmp_path: Path
 ) -> None:
     store_path = str(tmp_path / "store")
-    with pytest.raises(ConfigError, match="length = 16 is too short: the prompt"):
+    with pytest.raises(ConfigError, match="length = 16 is too short, because the prompt"):
         index(
             [table],
             model=minilm,
@@ -316,6 +320,6 @@ def test_searcher_reports_path_of_missing_model(tiny: Path, tmp_path: Path) -> N
     store_path = str(tmp_path / "store")
     index([tmp_path / "a.txt"], model=tmp_path / "model", store=store_path)
     (tmp_path / "model").rename(tmp_path / "moved")
-    with pytest.raises(SearchError, match=r"cannot load its model .* model="):
+    with pytest.raises(SearchError, match=r"cannot load the model of the store .* model="):
         Searcher(store_path)
     assert Searcher(store_path, model=tmp_path / "moved")("b")[0].id == "a.txt"

@@ -128,7 +128,7 @@ def test_remove_deletes_documents(store: Store, opened: Opened) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"fingerprint": "other", "model": "n"}, "the store uses the model m, not n"),
+        ({"fingerprint": "other", "model": "n"}, "the store was made with the model m, not n"),
         ({"length": 16}, "passages of 32 tokens, not 16"),
         ({"long": "truncate"}, 'long="window", not truncate'),
         ({"fields": {}}, "keep= year:number, the author:text, not nothing"),
@@ -151,9 +151,9 @@ def test_open_raises_if_store_does_not_exist(opened: Opened) -> None:
     ("text", "message"),
     [
         ("yaer>1", "where: field 'yaer' not found in this store; did you mean 'year'"),
-        ("year", "where: invalid 'year'; use FIELD=VALUE"),
+        ("year", "where: cannot parse 'year'; use FIELD=VALUE"),
         ("year=new", "where: year must be a number, got 'new'"),
-        ("the author<B", "where: the author is text, which < does not support"),
+        ("the author<B", "where: the author contains text, which < cannot compare"),
     ],
 )
 def test_conditions_rejects_invalid_conditions(text: str, message: str) -> None:
@@ -169,7 +169,7 @@ def test_condition_value_may_contain_operators() -> None:
 
 def test_read_spec_rejects_other_fields_and_versions() -> None:
     assert read_spec("x", msgspec.json.encode(SPEC)) == SPEC
-    with pytest.raises(SearchError, match="x: invalid spec of the store"):
+    with pytest.raises(SearchError, match="x: the settings of the store are invalid"):
         read_spec("x", b'{"model": 3}')
     for version in (3, 5):
         other: Spec = msgspec.structs.replace(SPEC, version=version)
@@ -178,5 +178,5 @@ def test_read_spec_rejects_other_fields_and_versions() -> None:
 
 
 def test_read_spec_rejects_deeply_nested_json() -> None:
-    with pytest.raises(SearchError, match="x: invalid spec of the store"):
+    with pytest.raises(SearchError, match="x: the settings of the store are invalid"):
         read_spec("x", '{"a": ' + "[" * 100_000)

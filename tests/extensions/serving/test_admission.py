@@ -155,7 +155,7 @@ def test_readiness_fails_if_embeddings_change(server: Server, registry: ModelReg
     response = client.get("/health/ready")
     served.reference = reference
     assert response.status_code == 503
-    assert "the embeddings of pretrained changed" in response.json()["error"]
+    assert "the model pretrained computes other embeddings" in response.json()["error"]
 
 
 def test_nan_and_zero_vectors_return_424(

@@ -52,5 +52,5 @@ def test_serve_does_not_treat_model_as_run(plans: list[Any], tmp_path: Path) -> 
 
 def test_view_requires_a_model(plans: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["view"]) == 2
-    assert "no model to serve" in capsys.readouterr().err
+    assert "there is nothing to serve" in capsys.readouterr().err
     assert plans == []

@@ -37,7 +37,7 @@ def test_decode_form_splits_lists_at_commas() -> None:
         (CorruptionForm, {"text": "a", "seed": str(1 << 32)}, "seed"),
         (CorruptionForm, {"text": "a", "damage": "<b>"}, "damage"),
         (ZeroShotOptions, {"candidate_labels": "a,,b"}, "candidate_labels"),
-        (ZeroShotOptions, {"candidate_labels": "a,a"}, "candidate_labels must differ"),
+        (ZeroShotOptions, {"candidate_labels": "a,a"}, "candidate_labels must not contain"),
     ],
 )
 def test_decode_form_names_the_invalid_field(kind: Any, fields: dict[str, str], name: str) -> None:

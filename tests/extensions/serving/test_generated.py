@@ -35,9 +35,9 @@ def pipeline(**parts: Any) -> Any:
 @pytest.mark.parametrize(
     ("parts", "message"),
     [
-        ({"item": Three, "example": ("a", "b", "c")}, "count: items must be str, a pair, or"),
-        ({"item": list[str], "example": ["a"]}, "count: items must be str, a pair, or"),
-        ({"options": Reserved}, "count: the option name 'text' is reserved; rename it"),
+        ({"item": Three, "example": ("a", "b", "c")}, "count: items must be str, pairs, or"),
+        ({"item": list[str], "example": ["a"]}, "count: items must be str, pairs, or"),
+        ({"options": Reserved}, "count: the option name 'text' is reserved; rename the option"),
     ],
 )
 def test_unsupported_types_are_rejected(parts: dict[str, Any], message: str) -> None:

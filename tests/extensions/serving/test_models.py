@@ -147,7 +147,7 @@ def test_registry_uses_specified_names(
     with pytest.raises(ConfigError, match=r"'pretrained' is listed twice; .* NAME=MODEL"):
         ModelRegistry([model_dir, f"pretrained={model_dir}"], None)
     for argument in (f"={model_dir}", "name="):
-        with pytest.raises(ConfigError, match="use NAME=MODEL"):
+        with pytest.raises(ConfigError, match="write NAME=MODEL"):
             ModelRegistry([argument], None)
     # An existing path with "=" is not a name and a path.
     monkeypatch.chdir(tmp_path)
@@ -245,5 +245,5 @@ def test_lstm_language_model_generates_without_inspection_pipelines(
 
 def test_exported_model_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "export.json").write_text("{}")
-    with pytest.raises(CheckpointError, match="got an exported model; use `bertkit embed`"):
+    with pytest.raises(CheckpointError, match="got an exported model; use it with `bertkit embed`"):
         ModelRegistry([str(tmp_path)], None)

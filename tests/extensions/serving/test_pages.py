@@ -56,9 +56,9 @@ def test_explain_page_shows_models_without_mlm_head(server: Server) -> None:
 @pytest.mark.parametrize(
     ("params", "status", "message"),
     [
-        ({"text": "a", "model": "<b>"}, 404, "no model &#39;&lt;b&gt;&#39; supports"),
-        ({"text": "a" * 101}, 413, "a text of 101 characters exceeds the maximum of 100"),
-        ({"text": "a", "pair": "a" * 101}, 413, "a text of 101 characters"),
+        ({"text": "a", "model": "<b>"}, 404, "this server has no model &#39;&lt;b&gt;&#39;"),
+        ({"text": "a" * 101}, 413, "a text has 101 characters, but the maximum is 100"),
+        ({"text": "a", "pair": "a" * 101}, 413, "a text has 101 characters"),
     ],
 )
 def test_page_shows_errors_above_the_form(
@@ -326,7 +326,10 @@ def test_word_page_shows_values_of_contexts_command(
             {"word": "a", "texts": "a\na " + "b " * 600, "model": "elmo"},
             "sentence must have at most 512 words, got 601",
         ),
-        ({"word": "a", "texts": "a\na", "model": "<b>"}, "no model &#39;&lt;b&gt;&#39; supports"),
+        (
+            {"word": "a", "texts": "a\na", "model": "<b>"},
+            "no model &#39;&lt;b&gt;&#39; for this route",
+        ),
     ],
 )
 def test_word_page_reports_invalid_requests(

@@ -89,7 +89,7 @@ def test_server_responds_requires_its_key_and_stops(folders: Path, tmp_path: Pat
         assert (client.embed(["a b", "c"]) == before).all()
         running.send_signal(signal.SIGTERM)
         assert running.wait(20) == 0
-        with pytest.raises(ServeError, match="server not reachable"):
+        with pytest.raises(ServeError, match="cannot reach the server"):
             client.embed("a")
 
 
@@ -228,7 +228,7 @@ def test_workers_are_replaced_after_sighup(folders: Path) -> None:
 def test_serve_and_view_require_a_model(capsys: pytest.CaptureFixture[str]) -> None:
     for command in ("serve", "view"):
         assert cli.run([command]) == 2
-        assert "no model to serve; pass a model directory" in capsys.readouterr().err
+        assert "there is nothing to serve; pass a model" in capsys.readouterr().err
 
 
 def test_view_opens_the_browser(folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:

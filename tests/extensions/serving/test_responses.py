@@ -100,7 +100,7 @@ def test_slow_client_that_reads_gets_all_events() -> None:
     ("events", "status", "sentence"),
     [
         (stalled_events, 429, "the stream had no new output for 0.2 s"),
-        (failing_events, 500, "the computation of the model failed"),
+        (failing_events, 500, "the model failed"),
     ],
 )
 def test_interrupted_stream_ends_with_error_event(
@@ -117,9 +117,12 @@ def test_interrupted_stream_ends_with_error_event(
 def test_client_that_stops_reading_gets_error_event(capsys: Any) -> None:
     admission = admission_for(fast_events)
     body = asyncio.run(send_request(admission, delay=lambda number: 30.0 * (number == 20)))
-    assert error_of(body) == "the client did not read for 0.2 s"
+    assert error_of(body) == "the client did not read the response for 0.2 s"
     line = json.loads(capsys.readouterr().err.splitlines()[-1])
-    assert (line["status"], line["error"]) == (408, "the client did not read for 0.2 s")
+    assert (line["status"], line["error"]) == (
+        408,
+        "the client did not read the response for 0.2 s",
+    )
 
 
 @pytest.mark.parametrize("path", ["/health/live", "/v1/completions"])

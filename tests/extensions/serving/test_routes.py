@@ -165,7 +165,7 @@ def test_list_of_texts_is_pair_for_pair_models(
         pair = predict([["a b", "c"]])[0]
         assert is_close(predict(["a b", "c"]), pair)
         assert (
-            "a list of texts must be a pair for this model, got 3"
+            "for this model, a list of texts is a pair, but the list has 3"
             in predict(["a", "b", "c"])["error"]
         )
         assert "expected a pair, got a single text" in predict(["a b"])["error"]
@@ -344,8 +344,8 @@ def test_long_texts_are_rejected_or_truncated(server: Server) -> None:
     rejected = client.post("/embed", json=body)
     assert rejected.status_code == 413
     assert rejected.json() == {
-        "error": f"the text exceeds the maximum of {LENGTH} tokens; shorten it, or set truncate "
-        "(for all requests: bertkit serve --truncate)",
+        "error": f"the text exceeds the maximum of {LENGTH} tokens; shorten the text, or set "
+        "truncate (for all requests: bertkit serve --truncate)",
         "error_type": "Validation",
         "field": "inputs.1",
     }
@@ -384,11 +384,21 @@ def test_server_option_truncates_by_default(server: Server) -> None:
         ("/embed", {}, "inputs", "this field is required"),
         ("/embed", {"inputs": ""}, "inputs", "`str` of length >= 1"),
         ("/embed", {"inputs": []}, "inputs", "`array` of length >= 1"),
-        ("/embed", {"inputs": ["a", 1]}, "inputs", "expected texts, or lists of token ids"),
+        (
+            "/embed",
+            {"inputs": ["a", 1]},
+            "inputs",
+            "expected only texts, or only lists of token ids",
+        ),
         ("/embed", {"inputs": [[1, "a"]]}, "inputs.0.1", "expected `int`, got `str`"),
         ("/decode", {"ids": [9999]}, None, "id 9999 is not in the vocabulary"),
         ("/embed", {"inputs": "a", "normalise": True}, "normalise", "did you mean 'normalize'?"),
-        ("/embed", {"inputs": "a", "model": "sentiment"}, "model", "no model 'sentiment' supports"),
+        (
+            "/embed",
+            {"inputs": "a", "model": "sentiment"},
+            "model",
+            "no model 'sentiment' for this route",
+        ),
         ("/embed", {"inputs": "a", "dimensions": 17}, "dimensions", "must not exceed 16"),
         (
             "/embed",
@@ -409,13 +419,13 @@ def test_server_option_truncates_by_default(server: Server) -> None:
             "inputs.choices",
             "`array` of length >= 2",
         ),
-        ("/tokenize", {"inputs": "a", "model": "x"}, "model", "no model 'x' supports"),
+        ("/tokenize", {"inputs": "a", "model": "x"}, "model", "no model 'x' for this route"),
         ("/predict", {"inputs": ["a", ["b"]]}, "inputs", "expected only texts, or only lists"),
         (
             "/predict",
             {"inputs": ["a", "b", "c"]},
             "inputs",
-            "a list of texts must be a pair for this model, got 3",
+            "for this model, a list of texts is a pair, but the list has 3",
         ),
     ],
 )
@@ -432,9 +442,9 @@ def test_invalid_requests_return_field_of_error(
 def test_requests_above_limits_return_413(server: Server) -> None:
     client = server(Limits(text_characters=20, items=2, queue_tokens=64, body_bytes=500))
     for body, message in (
-        ({"inputs": "a" * 21}, "a text of 21 characters exceeds the maximum of 20"),
+        ({"inputs": "a" * 21}, "a text has 21 characters, but the maximum is 20"),
         ({"inputs": ["a"] * 3}, "3 items exceed the maximum of 2"),
-        ({"inputs": ["a" * 600]}, "the body is longer than 500 bytes"),
+        ({"inputs": ["a" * 600]}, "the request body is longer than 500 bytes"),
     ):
         for route in ("/embed", "/tokenize"):
             response = client.post(route, json=body)

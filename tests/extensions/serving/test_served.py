@@ -172,7 +172,7 @@ def test_finetuned_elmo_routes_match_pipelines(
         (
             {"inputs": "a " * 600, "truncate": True, "truncation_direction": "Left"},
             422,
-            "this model truncates texts only on the right",
+            "this model can truncate texts only on the right",
         ),
         ({"inputs": " "}, 422, "a text is empty"),
         ({"inputs": "a " * 600, "truncate": True}, 200, ""),

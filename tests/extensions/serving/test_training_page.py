@@ -83,7 +83,7 @@ def test_training_page_shows_samples_of_run(
         (tmp_path / "run" / "run.json").write_text(damaged, encoding="utf-8")
         shown = server(at=ModelRegistry([], None), runs=[tmp_path / "run"]).get("/training")
         assert shown.status_code == 200
-        assert "samples cannot be shown (" in shown.text
+        assert "cannot show training samples (" in shown.text
     (tmp_path / "run" / "run.json").write_bytes(b"\xff")
     (tmp_path / "run" / "journal.jsonl").write_bytes(b'[1]\n{"step": "1"}\n{"step": 3}\n')
     shown = server(at=ModelRegistry([], None), runs=[tmp_path / "run"]).get("/training")

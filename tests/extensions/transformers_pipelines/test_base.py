@@ -22,8 +22,8 @@ from bertkit.pipelines import PIPELINES
         (3, "inputs: expected a text or a list, got int"),
         (["a cat", 3], r"inputs\[1\]: expected a text, got int"),
         (["a cat", " "], r"inputs\[1\]: the text is empty"),
-        (["a cat", PAIR], r"inputs\[0\]: .*pass texts only or pairs only"),
-        ({"text": "a", "pair": "b"}, r"inputs\[0\]: .*got 'text', 'pair'"),
+        (["a cat", PAIR], r"inputs\[0\]: .*pass only texts or only pairs"),
+        ({"text": "a", "pair": "b"}, r"inputs\[0\]: .*got the keys 'text', 'pair'"),
         (LONG, "longer than the maximum of 64 tokens"),
     ],
 )

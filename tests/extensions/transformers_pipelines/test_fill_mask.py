@@ -32,7 +32,7 @@ def test_results_of_other_weights_differ(perturbed: Path) -> None:
     ("arguments", "message"),
     [
         ({"top_k": 0}, "top_k"),
-        ({"targets": [""]}, "targets: no target has a token"),
+        ({"targets": [""]}, "targets: no target is in the vocabulary"),
         ({"top": 3}, "top: FillMaskPipeline has no such setting; did you mean 'top_k'"),
         ({"tokenizer_kwargs": {"stride": 3}}, "stride"),
     ],

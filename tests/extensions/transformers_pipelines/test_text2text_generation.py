@@ -97,5 +97,7 @@ def test_causal_model_is_rejected(tmp_path: Path) -> None:
     tokenizer = byte_tokenizer()
     model = tiny_model(tokenizer, "lm", family=FAMILIES["gpt2"])
     save(tmp_path / "gpt2", model, tokenizer, FAMILIES["gpt2"])
-    with pytest.raises(CheckpointError, match="not an encoder-decoder model; use T5, BART, or"):
+    with pytest.raises(
+        CheckpointError, match="requires an encoder-decoder model; use T5, BART, or"
+    ):
         bertkit.pipeline("summarization", tmp_path / "gpt2")

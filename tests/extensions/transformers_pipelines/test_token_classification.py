@@ -50,5 +50,5 @@ def test_tagger_with_crf_is_rejected(tmp_path: Path) -> None:
     tokenizer = tiny_tokenizer(["a"])
     labels, keys = ("O", "B-X", "I-X"), {"name": "tag", "options": {"crf": True}}
     write_encoder(tmp_path / "crf", tokenizer, "crf", labels=labels, bertkit={"task": keys})
-    with pytest.raises(CheckpointError, match=r'a tagger with a CRF.*use bertkit.pipeline\("tag"'):
+    with pytest.raises(CheckpointError, match=r'the model has a CRF.*use bertkit.pipeline\("tag"'):
         bertkit.pipeline("ner", tmp_path / "crf")

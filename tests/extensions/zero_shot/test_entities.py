@@ -131,7 +131,7 @@ def test_word_without_token_is_skipped(folders: Path) -> None:
 
 def test_other_types_than_texts_are_rejected(folders: Path) -> None:
     find = bertkit.pipeline("zero-shot-entities", folders / "tokens")
-    with pytest.raises(DataError, match="texts: expected strings, got int; convert it"):
+    with pytest.raises(DataError, match="texts: expected strings, got int; pass strings"):
         find(["a b", 3], LABELS)
 
 
@@ -152,15 +152,18 @@ def test_bf16_is_close_to_fp32(folders: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"labels": []}, "labels: none given"),
-        ({"labels": ["a", "a"]}, "must differ"),
+        ({"labels": []}, "labels: there are no labels"),
+        ({"labels": ["a", "a"]}, "must not contain"),
         ({"labels": [str(number) for number in range(201)]}, "length <= 200"),
         ({"labels": "a"}, "labels: expected `array`, got `str`"),
         ({"labels": ["a", ""]}, "labels"),
         ({"labels": ["a"], "threshold": 1.5}, "threshold"),
         ({"labels": ["a"], "threshold": 0.0}, "threshold"),
         ({"labels": ["a"], "long": "cut"}, "long"),
-        ({"labels": [f"long label {i}" for i in range(99)]}, "labels: [0-9]+ tokens, .* is 400"),
+        (
+            {"labels": [f"long label {i}" for i in range(99)]},
+            "the labels have [0-9]+ tokens, .* is 400",
+        ),
     ],
 )
 def test_invalid_options_are_rejected(options: dict[str, Any], message: str, folders: Path) -> None:

@@ -46,7 +46,7 @@ def test_pytorch_file_gives_the_same_predictions(variant: str, tmp_path: Path) -
         ({"hidden_size": "large"}, r"Expected `int`, got `str` - at `\$.hidden_size`"),
         ({"num_rnn_layers": 10**9}, "num_rnn_layers"),
         ({"hidden_size": 8}, "has shape"),
-        ({"class_token_index": 5}, "class_token_index = 5, but '<<ENT>>' has the id 67"),
+        ({"class_token_index": 5}, "class_token_index is 5, but '<<ENT>>' has the id 67"),
         ({"ent_token": "<<X>>"}, "'<<X>>' has the id None"),
         ({"vocab_size": 50}, "69×16, expected 50×16"),
         ({"encoder_config": None}, "encoder_config is missing; save config.json and the tokenizer"),

@@ -34,7 +34,7 @@ def test_predict_prints_entities(folder: Path, capsys: Captured) -> None:
     assert printed == expected
     assert any(printed)
     assert cli.run([*command, "--labels", "[]"]) == 2
-    assert "labels: none given" in capsys.readouterr().err
+    assert "labels: there are no labels" in capsys.readouterr().err
     assert cli.run(["predict", str(folder), "a text"]) == 2
     assert "use bertkit.pipeline('zero-shot-entities', folder)" in capsys.readouterr().err
 

@@ -1,10 +1,11 @@
-"""Cleaning of text for pretraining: filters, deduplication, and a report.
+"""The command `clean`, which filters and deduplicates text for pretraining and writes a report.
 
-Memory use is independent of the size of the text, except for 40 bytes per document
-(`near_duplicates.Clusters`): 1 GB for 25 million documents (100 GB of text). Disk use is the size
-of the output, temporarily almost twice as much if the input is a single file, and 130 bytes per
-document. Documents are numbered in input order. The result depends on this order, but not on the
-number of processes. `out` does not exist until the run is complete.
+Memory use does not depend on the size of the text, except for 40 bytes per document
+(`near_duplicates.Clusters`). This is 1 GB for 25 million documents (100 GB of text). The required
+disk space is the size of the output and 130 bytes per document. If the input is a single file,
+almost twice the size of the output is needed temporarily. Documents are numbered in input order.
+The result depends on this order, but not on the number of processes. `out` does not exist until the
+run is complete.
 """
 
 from __future__ import annotations
@@ -46,18 +47,21 @@ from bertkit.synonyms import check_keywords
 from bertkit.threads import cores
 
 MAX_FILE_BYTES = 256 << 20
-"""Maximum number of input bytes per output file."""
+"""Maximum number of bytes of input whose text is written to one output file."""
 
 
 class CleaningReport(msgspec.Struct, frozen=True, kw_only=True):
-    """Result of cleaning. The bytes of `read` are the sum of `kept`, `removed`, and `cut`."""
+    """The result of a cleaning run.
+
+    The bytes of `read` are the sum of the bytes of `kept`, `removed`, and `cut`.
+    """
 
     read: Count
     kept: Count
     removed: dict[str, Count]
-    """Removed documents, by rule."""
+    """Documents that were removed, by the rule that removed them."""
     cut: dict[str, Count]
-    """Text that was removed from the remaining documents, by reason."""
+    """Text that was removed from documents that were kept, by reason."""
     masked: dict[str, int]
     settings: CleaningRules
 
@@ -78,28 +82,33 @@ def clean(
     blank_lines: BlankLines = "paragraphs",
     processes: int | None = None,
 ) -> CleaningReport:
-    """Clean text: filter, deduplicate, and remove HTML and personal data.
+    """Clean text for pretraining: filter, deduplicate, and remove HTML and personal data.
 
-    The first document of each cluster of duplicates remains. For several processes see `prepare`.
-    If the run fails, no files remain.
+    The first document of each cluster of duplicates is kept. To use several processes in a script,
+    see `prepare`. If the run fails, it leaves no files.
 
     Args:
-        texts: Files or directories of .txt, .jsonl or .parquet, also .gz.
-        out: Output directory of .jsonl files, the input of `tokenizer train` and `prepare`.
-        filters: Published quality rules for web pages: gopher-quality, gopher-repetition, c4.
-        language: Language of the documents to keep, such as en, or en:0.65 with its minimum
-            probability.
-        duplicates: Duplicates to remove: near (near and exact duplicates), exact, or keep (none).
-        html: Whether to convert HTML to plain text: tags become line breaks or are removed.
-        mask: Whether to replace email addresses and public IP addresses with examples.
-        removed: Output directory of removed documents, with the reasons. Must not exist.
+        texts: .txt, .jsonl or .parquet files, which may be compressed (.gz), or directories of such
+            files.
+        out: Directory to write .jsonl files to, which you can pass to `tokenizer train` and
+            `prepare`. It must not exist.
+        filters: Sets of published quality rules for web pages to apply: gopher-quality,
+            gopher-repetition or c4.
+        language: Language of the documents to keep, such as en. To also set the minimum probability
+            of the language, write en:0.65.
+        duplicates: Duplicates to remove: near removes near and exact duplicates, exact removes only
+            exact duplicates, and keep removes none.
+        html: Whether to convert HTML to plain text. Tags become line breaks or are removed.
+        mask: Whether to replace email addresses and public IP addresses with example addresses.
+        removed: Directory to write removed documents to, each with the reason of its removal. It
+            must not exist. Default: they are not written.
         text_column: Field of .jsonl rows, or column of .parquet, that contains the text.
-        blank_lines: Whether a blank line of a .txt file ends a paragraph or a document.
+        blank_lines: What a blank line in a .txt file separates: paragraphs or documents.
         processes: Number of processes. Default: one per core.
 
     Returns:
-        The report: numbers of documents and bytes that were read, kept, removed by each rule, and
-        cut. report.json has the same content.
+        The report. It contains the numbers of documents and bytes that were read, kept, removed by
+        each rule, and cut. The file report.json in `out` has the same content.
 
     Raises:
         ConfigError: If a setting is invalid, or an output directory exists.
@@ -112,7 +121,8 @@ def clean(
     _check_outputs(texts, out, removed)
     sources = files(texts)
     with convert_errors():
-        # Read the start of each file, so that a missing field raises an error before the work.
+        # Read the start of each file, so that a missing field raises an error before the work
+        # starts.
         for source in sources:
             span = Span(source, 0, source.stat().st_size)
             next(read(span, field=text_column, blank_lines=blank_lines), None)
@@ -125,8 +135,8 @@ def clean(
         if not report.kept.documents:
             worst = max(report.removed, key=lambda rule: report.removed[rule].documents)
             raise DataError(
-                f"{sources[0]}: all {report.read.documents:,} documents were removed, most by "
-                f"{worst!r}; nothing was written"
+                f"{sources[0]}: all {report.read.documents:,} documents were removed, most of "
+                f"them by the rule {worst!r}; nothing was written"
             )
         shutil.rmtree(folders.work)
         storage.write_text(folders.out / "report.json", _to_json(report))
@@ -155,10 +165,11 @@ def _rules(
 
 
 def _check_outputs(texts: Sequence[Path | str], out: Path, removed: Path | None) -> None:
-    """Check that the output directories do not exist and are separate.
+    """Check that the output directories do not exist, and that neither contains the other.
 
     Raises:
-        ConfigError: If a directory exists, or is within the input or the other directory.
+        ConfigError: If an output directory exists, or is inside the input or the other output
+            directory.
     """
     for folder, option in ((out, "--out"), (removed, "--removed")):
         if folder is not None:
@@ -168,17 +179,17 @@ def _check_outputs(texts: Sequence[Path | str], out: Path, removed: Path | None)
         removed.resolve().is_relative_to(out.resolve())
         or out.resolve().is_relative_to(removed.resolve())
     ):
-        raise ConfigError(f"{removed}: must not contain --out or be within it; use another path")
+        raise ConfigError(f"{removed}: must not contain --out or be inside it; use another path")
 
 
 def _create_folders(stack: ExitStack, out: Path, removed: Path | None) -> CleaningDirectories:
-    """Create temporary directories that are renamed when the stack closes without an error.
+    """Create temporary directories, which are renamed if the stack closes without an error.
 
     `out` is renamed last.
     """
     for folder in (out, removed):
         if folder is not None and folder.parent.is_dir():
-            # Remove temporary directories of runs that were killed.
+            # Remove temporary directories that earlier runs left because they were killed.
             storage.sweep(folder.parent)
     partial = stack.enter_context(storage.new_folder(out))
     work = partial / ".work"
@@ -200,7 +211,8 @@ def _run(
             if isinstance(message, Tally):
                 tallies[number] = message
                 bar.advance(task, units[number].bytes)
-        # Add the tallies in input order, so that the report does not depend on the processes.
+        # Add the tallies in input order, so that the report does not depend on the number of
+        # processes.
         for number in units:
             total.add(tallies[number])
         with convert_errors():
@@ -215,11 +227,11 @@ def _run(
 
 
 def _find_duplicates(folders: CleaningDirectories, documents: list[int]) -> None:
-    """Write the files `STARTS`, `FIRST` and `IS_EXACT`, which the step `write` reads."""
+    """Find duplicates, and write `STARTS`, `FIRST` and `IS_EXACT` for the step `write`."""
     keys = [np.load(folders.unit_path(n, "npy"), mmap_mode="r") for n in range(len(documents))]
     clusters = Clusters(sum(documents))
     exact = np.zeros(len(clusters.first), bool)
-    # Only the keys of one type are in memory at a time.
+    # Load only one kind of key at a time, to save memory.
     for kind in range(len(keys[0])):
         clusters.join(np.concatenate([unit_keys[kind] for unit_keys in keys]))
         if kind == 0:
@@ -254,7 +266,7 @@ def _table(report: CleaningReport) -> Table:
 
     def add_row(name: str, count: Count) -> None:
         fraction, size = count.documents / report.read.documents, round(count.bytes / 1e6, 2)
-        # Adding 0.0 turns -0.0 into 0.0.
+        # Add 0.0, which turns -0.0 into 0.0.
         table.add_row(name, f"{count.documents:,}", f"{fraction:.1%}", f"{size + 0.0:,.2f}")
 
     add_row("read", report.read)

@@ -1,9 +1,9 @@
-"""Rules for documents, and the worker that applies them in two steps.
+"""The rules for documents, and the worker that applies the rules in two steps.
 
-The step `filter` reads the documents of a unit, applies the rules, masks personal data, and writes
-a line per document and the keys for the detection of duplicates. The step `write` copies the lines
-of the remaining documents. The number of a document is its index in the complete input, so the
-result does not depend on the number of processes.
+In the step `filter`, the worker reads the documents of a unit, applies the rules, and masks
+personal data. It writes a line for each document, and the keys by which duplicates are found. In
+the step `write`, the worker copies the lines of the documents to keep. Documents are numbered by
+their index in the complete input, so the result does not depend on the number of processes.
 """
 
 from __future__ import annotations
@@ -38,21 +38,22 @@ Duplicates = Literal["near", "exact", "keep"]
 """Duplicates to remove: near and exact duplicates, exact duplicates only, or none."""
 
 KEYS: dict[Duplicates, int] = {"keep": 0, "exact": 1, "near": 1 + BUCKETS}
-"""Number of keys per document."""
+"""Number of keys per document, by the kind of duplicates to remove."""
 
 Signed = tuple[int, NDArray[np.uint32] | None]
-"""Key of the complete text (0 if the document is removed), and its signature, if it has one."""
+"""Key of a document's text, or 0 if the document is removed, and the signature of the document, if
+it has one."""
 
 STARTS, FIRST, IS_EXACT = "starts.npy", "first.npy", "exact.npy"
-"""Files with the first document of each unit, the first document of each document's cluster, and
-whether an earlier document is equal."""
+"""Files that contain the number of the first document in each unit, and for each document the first
+document of its cluster and whether an earlier document is equal."""
 
 BATCH_DOCUMENTS = 1 << 10
 """Number of documents whose signatures are in memory at a time."""
 
 
 class CleaningRules(msgspec.Struct, frozen=True, kw_only=True):
-    """Rules of a cleaning run."""
+    """The rules of a cleaning run."""
 
     filters: tuple[Filter, ...]
     language: TargetLanguage | None
@@ -61,10 +62,10 @@ class CleaningRules(msgspec.Struct, frozen=True, kw_only=True):
     duplicates: Duplicates
 
     def judge(self, text: str) -> tuple[str, str | None]:
-        """Return the filtered text, and the rule that removes the document, if any.
+        """Apply the rules to a text. Return the filtered text and the rule that rejects it, if any.
 
-        The rules have FineWeb's order, independent of the order of `filters`: language, repetition,
-        quality, C4.
+        The rules are applied in the order of FineWeb, whatever the order of `filters` is: language,
+        repetition, quality, C4.
         """
         if not text.strip():
             return text, "empty"
@@ -83,7 +84,7 @@ class CleaningRules(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Count(msgspec.Struct):
-    """Number of documents, and number of bytes of their text in UTF-8."""
+    """A number of documents, and the number of bytes of their text in UTF-8."""
 
     documents: int = 0
     bytes: int = 0
@@ -94,7 +95,7 @@ class Count(msgspec.Struct):
 
 
 class Tally(msgspec.Struct):
-    """Counts of a step: documents read, removed by each rule, and cut."""
+    """The counts of a step: documents that were read, removed by each rule, and cut."""
 
     read: Count = msgspec.field(default_factory=Count)
     removed: dict[str, Count] = {}
@@ -119,7 +120,7 @@ class Tally(msgspec.Struct):
 
 
 class CleaningDirectories(msgspec.Struct, frozen=True):
-    """Directories of temporary files, of the output, and of removed documents, if requested."""
+    """The directories for temporary files, the output and, if requested, removed documents."""
 
     work: Path
     out: Path
@@ -130,7 +131,7 @@ class CleaningDirectories(msgspec.Struct, frozen=True):
 
 
 class Cleaner:
-    """Worker that runs the two steps, in this process or in another one."""
+    """The worker that runs the two steps, in this process or in another one."""
 
     def __init__(
         self,
@@ -145,7 +146,7 @@ class Cleaner:
         self.lock = folders.work / "lock"
 
     def __call__(self, step: Step, number: int, unit: Unit) -> Iterator[Message]:
-        """Run a step on a unit, and yield its counts."""
+        """Run a step on a unit, and yield the counts of the step."""
         yield self._filter(number, unit) if step == "filter" else self._write(number)
 
     def _filter(self, number: int, unit: Unit) -> Tally:
@@ -160,7 +161,7 @@ class Cleaner:
         return tally
 
     def _clean(self, text: str, tally: Tally, lines: IO[bytes]) -> Signed:
-        """Write the line of a document: its text, or the reason of its removal if requested."""
+        """Write the line of a document: its text or, if it is removed, the reason if requested."""
         tally.read.add(1, _bytes(text))
         plain = plain_text(text) if self._rules.html else text
         cleaned, rule = self._rules.judge(plain)
@@ -182,7 +183,7 @@ class Cleaner:
         return text_key(cleaned), self._signer(cleaned) if near else None
 
     def _keys(self, signed: list[Signed]) -> Keys:
-        """Return the keys for duplicates, as (keys, documents): of texts, then of buckets."""
+        """Return the keys (keys, documents) by which duplicates are found: first those of texts."""
         exact = np.array([[key for key, _ in signed]], np.uint64)
         near = bucket_keys([signature for _, signature in signed])
         return np.concatenate([exact, near])[: KEYS[self._rules.duplicates]]
@@ -192,7 +193,7 @@ class Cleaner:
         return Signer()
 
     def _texts(self, unit: Unit) -> Iterator[str]:
-        """Yield complete documents, with the parts of long documents concatenated."""
+        """Yield whole documents, after joining the parts of long documents."""
         for file, start, end in unit.spans:
             parts: list[str] = []
             span = Span(Path(file), start, end)
@@ -201,11 +202,12 @@ class Cleaner:
                     yield "".join(parts)
                     parts = []
                 parts.append(document.text)
-                # Escapes in JSON can double the length of the line.
+                # Escapes in JSON can make the line twice as long.
                 if sum(map(len, parts)) > LONGEST_LINE // 2:
                     raise DataError(
-                        f"{file}: a document has more than {LONGEST_LINE >> 21} M characters; "
-                        "split it, or use --blank-lines documents if blank lines separate documents"
+                        f"{file}: a document has more than {LONGEST_LINE >> 21} million "
+                        "characters; split the document, or use --blank-lines documents if blank "
+                        "lines separate documents"
                     )
             if parts:
                 yield "".join(parts)
@@ -223,7 +225,8 @@ class Cleaner:
         ):
             for index, line in enumerate(lines, start):
                 row = b'{"id":%d,' % index
-                # The line of a document that the rules removed is an object, or blank.
+                # The line is a JSON object or blank if the rules removed the document, or else a
+                # string.
                 if not line.startswith(b'"'):
                     removed.write(row + line[1:] if folders.removed else b"")
                 elif first[index] == index:
@@ -236,7 +239,7 @@ class Cleaner:
                         record = {"reason": rule, "of": int(first[index]), "text": text}
                         removed.write(row + _json(record)[1:] + b"\n")
         for path in (out_path, removed_path):
-            # The readers of bertkit reject empty files.
+            # Delete empty files, because bertkit's readers reject them.
             if path.stat().st_size == 0:
                 path.unlink()
         return tally

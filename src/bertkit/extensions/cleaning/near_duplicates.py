@@ -1,12 +1,13 @@
-"""Detection of near-duplicates by MinHash and locality-sensitive hashing.
+"""Detection of near-duplicates with MinHash and locality-sensitive hashing.
 
-The shingles of a document are its sequences of five words, in lower case, without accents and
-punctuation, and with each number replaced by 0. The signature of a document is the minimum shingle
-under each of 112 random permutations. The expected fraction of equal values in two signatures is
-the Jaccard similarity of the shingles. The values are divided into 14 buckets of 8. Documents that
-agree in all 8 values of a bucket count as near-duplicates: with probability 0.92 at a similarity of
-0.8, and 0.05 at 0.5. FineWeb was created with datatrove, which uses the same parameters. Documents
-of fewer than five words have no shingles and no near-duplicates.
+The shingles of a document are all sequences of five words in it. Words are first converted to lower
+case and stripped of accents and punctuation, and each number is replaced by 0. The signature of a
+document consists of the minimum of its shingles under each of 112 random permutations. The expected
+fraction of equal values in two signatures is the Jaccard similarity of the shingles. The values are
+divided into 14 buckets of 8 values. Two documents count as near-duplicates if all 8 values are
+equal in at least one bucket. The probability of this is 0.92 for documents with a similarity of
+0.8, and 0.05 for a similarity of 0.5. datatrove, with which FineWeb was created, uses the same
+parameters. Documents with fewer than five words have no shingles, and therefore no near-duplicates.
 
 Sources: Broder 1997, On the resemblance and containment of documents; Leskovec et al., Mining of
 Massive Datasets, chapter 3; Dietzfelbinger et al. 1997 for the permutations, ax + b modulo 2^32.
@@ -24,12 +25,12 @@ from numpy.typing import NDArray
 NGRAM, BUCKETS, HASHES = 5, 14, 8
 
 BATCH_SHINGLES = 512
-"""Number of shingles that are permuted at a time, so that they stay in the CPU cache."""
+"""Number of shingles to permute at a time. They must be few enough to stay in the CPU cache."""
 
 MAX_CACHED_WORDS = 1 << 20
 """Maximum number of words whose hashes are cached."""
 
-# Chinese and Japanese have no spaces between words, so each character counts as a word.
+# Chinese and Japanese are written without spaces between words, so each character counts as a word.
 _IDEOGRAPHS = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003134f"
 _ASCII_WORD = re.compile(r"\w+")
 _WORD = re.compile(rf"[{_IDEOGRAPHS}]|[^\W{_IDEOGRAPHS}]+")
@@ -42,7 +43,7 @@ Keys = NDArray[np.uint64]
 
 
 class Signer:
-    """Computation of signatures, which are equal in all processes."""
+    """A function that computes signatures. Every process computes the same ones."""
 
     def __init__(self, seed: int = 1) -> None:
         draws = np.random.default_rng(seed)
@@ -52,7 +53,7 @@ class Signer:
         self._words = _WordHashes()
 
     def __call__(self, text: str) -> NDArray[np.uint32] | None:
-        """Return the minimum of each permutation, as (112,), or None if the text is too short."""
+        """Return the signature (112,) of a text, or None if the text is too short."""
         shingles = self.shingles(text)
         if not len(shingles):
             return None
@@ -64,18 +65,19 @@ class Signer:
         return minima
 
     def shingles(self, text: str) -> NDArray[np.uint32]:
-        """Return a hash of each sequence of five words."""
+        """Return a hash for each sequence of five words in a text."""
         if text.isascii():
             words = _ASCII_WORD.findall(text.lower())
         else:
-            # Without NFC, a combining accent would split its word.
+            # Normalize to NFC, because a separate combining accent would split its word.
             words = _WORD.findall(unicodedata.normalize("NFC", text.lower()))
         hashes = np.fromiter(map(self._words.__getitem__, words), np.uint64, len(words))
         if len(self._words) > MAX_CACHED_WORDS:
             self._words.clear()
         count = max(len(hashes) - NGRAM + 1, 0)
         sums = np.zeros(count, np.uint64)
-        # Combine the hashes of the words, whose bits are already random, by Horner's rule.
+        # Combine the hashes of the words by Horner's rule. This is enough, because their bits are
+        # already random.
         for start in range(NGRAM):
             sums *= _MIX[0]
             sums += hashes[start : start + count]
@@ -83,7 +85,10 @@ class Signer:
 
 
 class _WordHashes(dict[str, int]):
-    """64-bit hashes of words. Words that differ only in accents or numbers have equal hashes."""
+    """A cache of 64-bit hashes of words.
+
+    Words that differ only in accents or numbers have equal hashes.
+    """
 
     def __missing__(self, word: str) -> int:
         plain = unicodedata.normalize("NFD", _NUMBER.sub("0", word))
@@ -95,20 +100,20 @@ class _WordHashes(dict[str, int]):
 def text_key(text: str) -> int:
     """Return a 64-bit hash of a text.
 
-    The probability of any collision among 25 million different texts is 2e-5.
+    The probability that any two of 25 million different texts have the same hash is 2e-5.
     """
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
 
 
 def mix(values: Keys) -> Keys:
-    """Hash 64-bit values so that each output bit depends on all input bits."""
+    """Hash 64-bit values, so that every output bit depends on all input bits."""
     values = (values ^ (values >> np.uint64(30))) * _MIX[0]
     values = (values ^ (values >> np.uint64(27))) * _MIX[1]
     return values ^ (values >> np.uint64(31))
 
 
 def bucket_keys(signatures: list[NDArray[np.uint32] | None]) -> Keys:
-    """Return a 64-bit key per bucket and document, as (14, documents); 0 without a signature."""
+    """Return 64-bit keys (14, documents) for buckets; 0 for documents without a signature."""
     keys = np.zeros((BUCKETS, len(signatures)), np.uint64)
     indices = [index for index, signature in enumerate(signatures) if signature is not None]
     if indices:
@@ -119,18 +124,18 @@ def bucket_keys(signatures: list[NDArray[np.uint32] | None]) -> Keys:
 
 
 class Clusters:
-    """Clusters of documents that are duplicates directly or through other documents.
+    """Clusters of documents that are duplicates of each other, directly or through other documents.
 
-    Memory: 8 bytes per document, and 32 more during `join`, for any keys: 1 GB for 25 million
-    documents.
+    Clusters need 8 bytes of memory per document, and 32 more during `join`, whatever the keys are.
+    This is 1 GB for 25 million documents.
     """
 
     def __init__(self, documents: int) -> None:
         self.first = np.arange(documents)
-        """First document of each document's cluster."""
+        """For each document, the number of the first document in its cluster."""
 
     def join(self, keys: Keys) -> None:
-        """Merge the clusters of documents with equal keys. The key 0 is ignored."""
+        """Merge the clusters of all documents that have equal keys. The key 0 is ignored."""
         order = np.argsort(keys)
         keys = keys[order]
         same = (keys[1:] == keys[:-1]) & (keys[1:] != 0)

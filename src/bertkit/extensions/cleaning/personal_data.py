@@ -1,14 +1,14 @@
-"""Masking of email and IP addresses with examples.
+"""Replacement of email and IP addresses with example addresses.
 
-The patterns and examples follow `PIIFormatter` of datatrove, with which FineWeb was created. There
-are four differences:
+The patterns and example addresses follow `PIIFormatter` of datatrove, with which FineWeb was
+created, except for four differences:
 
-- Each part of an email address has the maximum length of the standard, so that the time is linear
-  in the length of any text.
-- An IP address has exactly four numbers, and no digit next to it.
-- Email addresses may contain Latin letters beyond ASCII. Letters of other scripts may be next to
-  an address.
-- The example is always the same, so that the text of a document does not depend on previous
+- The length of each part of an email address is limited to the maximum in the standard, so that the
+  time is linear in the length of any text.
+- An IP address must have exactly four numbers, and no digit directly before or after it.
+- Email addresses may contain Latin letters beyond ASCII. Letters of other scripts may directly
+  precede or follow an address.
+- The example address is always the same, so that the text of a document does not depend on previous
   documents.
 """
 
@@ -25,7 +25,7 @@ _LABEL = rf"[{_LETTER}](?:[{_LETTER}-]{{0,61}}[{_LETTER}])?"
 _BYTE = r"(?:25[0-5]|2[0-4][0-9]|[01]?[0-9][0-9]?)"
 _IP = rf"(?:{_BYTE}\.){{3}}{_BYTE}"
 
-# Like \b, but a letter of another script, such as Chinese, can precede an address.
+# This is like \b, except that a letter of another script, such as Chinese, can precede an address.
 _BEGIN = rf"(?<![{_LETTER}_])(?=[{_LETTER}_])"
 # RFC 5321, section 4.5.3.1 permits at most 64 characters before the @.
 _MAIL = re.compile(
@@ -35,12 +35,13 @@ _ADDRESS = re.compile(rf"(?<![\d.]){_IP}(?!\.?\d)")
 
 
 def mask(text: str) -> tuple[str, int, int]:
-    """Replace email addresses and public IPv4 addresses with examples.
+    """Replace email addresses and public IPv4 addresses with example addresses.
 
-    Addresses of private networks are not personal data and remain unchanged.
+    Addresses in private networks are not personal data, so they are not replaced.
 
     Returns:
-        The text, and the numbers of replaced email addresses and IP addresses.
+        The new text, the number of replaced email addresses, and the number of replaced IP
+        addresses.
     """
     public = 0
 
@@ -59,5 +60,5 @@ def _is_public(address: str) -> bool:
     try:
         return IPv4Address(address).is_global
     except ValueError:
-        # A number has a leading zero.
+        # The error means that a number has a leading zero.
         return False

@@ -1,9 +1,9 @@
 """Published quality rules for web text: Gopher and C4.
 
-Each filter is a function without state that returns the name of the first rule that a document
-violates. The papers specify the thresholds. Details that the papers do not specify follow
-datatrove, with which FineWeb was created; the tests compare the decisions with it. The rules are
-for languages with spaces between words, and the stop words are English.
+Each filter is a stateless function that returns the name of the first rule that a document
+violates. The thresholds are those of the papers. Details that the papers leave open follow
+datatrove, with which FineWeb was created, and tests compare the decisions with datatrove's. The
+rules are meant for languages with spaces between words, and the stop words are English.
 
 Sources: Rae et al. 2021 (Gopher), appendix A.1.1 and table A1; Raffel et al. 2020 (C4), section
 2.2, with the additional rules of its code in TensorFlow Datasets (`c4_utils.py`).
@@ -23,12 +23,12 @@ FILTERS: tuple[Filter, ...] = get_args(Filter)
 STOP_WORDS = frozenset(("the", "be", "to", "of", "and", "that", "have", "with"))
 
 TOP_NGRAMS = {2: 0.20, 3: 0.18, 4: 0.16}
-"""Maximum fraction of the characters in the most frequent n-gram, by n."""
+"""Maximum fraction of a text's characters that the most frequent n-gram may cover, by n."""
 
 DUPLICATE_NGRAMS = {5: 0.15, 6: 0.14, 7: 0.13, 8: 0.12, 9: 0.11, 10: 0.10}
-"""Maximum fraction of the characters in repeated n-grams, by n."""
+"""Maximum fraction of a text's characters that repeated n-grams may cover, by n."""
 
-# "don't" is two words, as in spaCy, which datatrove uses.
+# "don't" counts as two words, as in spaCy, which datatrove uses.
 _WORD = re.compile(r"\w+|['’](?:s|t|re|ve|ll|d|m)\b|\.{2,}|[^\w\s]")
 _ELLIPSES = ("...", "…")
 _PARAGRAPHS, _LINES = re.compile(r"\n{2,}"), re.compile(r"\n+")
@@ -45,7 +45,7 @@ def words_of(text: str) -> list[str]:
 
 
 def gopher_quality(text: str, words: Sequence[str]) -> str | None:
-    """Return the first violated rule on length, words, symbols and lines, or None."""
+    """Return the first rule on length, words, symbols and lines that a text violates, or None."""
     real = [word for word in words if any(map(str.isalnum, word))]
     if len(real) < 50:
         return "short"
@@ -73,7 +73,7 @@ def gopher_quality(text: str, words: Sequence[str]) -> str | None:
 
 
 def gopher_repetition(text: str, words: Sequence[str]) -> str | None:
-    """Return the first violated rule on repeated lines, paragraphs and n-grams, or None."""
+    """Return the first rule on repeated lines or n-grams that a text violates, or None."""
     if not text:
         return "empty"
     for name, parts in (
@@ -95,7 +95,7 @@ def gopher_repetition(text: str, words: Sequence[str]) -> str | None:
     for n, fraction in DUPLICATE_NGRAMS.items():
         grams = list(_ngrams(words, n))
         repeated = len(grams) - len(set(grams))
-        # If no n-gram is repeated, no longer n-gram is.
+        # If no n-gram of this length is repeated, then no longer one is repeated either.
         if not repeated:
             break
         most = fraction * len(text)
@@ -105,15 +105,15 @@ def gopher_repetition(text: str, words: Sequence[str]) -> str | None:
 
 
 def c4(text: str, sentences: Callable[[str], Sequence[str]]) -> tuple[str, str | None]:
-    """Apply the C4 rules to a document, without the list of bad words.
+    """Apply the rules of C4 to a document, except for its list of bad words.
 
     Args:
         text: The document.
         sentences: Function that splits a line into sentences.
 
     Returns:
-        If the text passes: its lines that are prose, and None. Otherwise the unchanged text, and
-        the rule that it violates.
+        If the text passes, its lines of prose and None. Otherwise, the unchanged text and the rule
+        that it violates.
     """
     lines, count = [], 0
     for line in map(str.strip, text.splitlines()):
@@ -140,7 +140,7 @@ def c4(text: str, sentences: Callable[[str], Sequence[str]]) -> tuple[str, str |
 
 
 def _count_duplicates(parts: Sequence[str]) -> tuple[int, int]:
-    """Return the number of parts that occurred before, and their characters."""
+    """Return how many parts are repetitions of earlier parts, and how many characters they have."""
     seen: set[str] = set()
     repeated = [part for part in parts if part in seen or seen.add(part)]  # type: ignore[func-returns-value]
     return len(repeated), sum(map(len, repeated))
@@ -151,7 +151,7 @@ def _ngrams(words: Sequence[str], n: int) -> zip[tuple[str, ...]]:
 
 
 def _repeated_characters(grams: Sequence[tuple[str, ...]], n: int) -> int:
-    """Count the characters of n-grams that occurred before, left to right, without overlaps."""
+    """Count the characters of n-grams that occurred before, from left to right without overlaps."""
     seen: set[tuple[str, ...]] = set()
     characters = start = 0
     while start < len(grams):

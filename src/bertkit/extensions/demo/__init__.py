@@ -1,4 +1,4 @@
-"""All steps from text to a fine-tuned model, with a comparison."""
+"""A demo of all steps from text to a fine-tuned model, with and without pretraining."""
 
 from bertkit.registry import Extension
 

@@ -1,4 +1,4 @@
-"""Demo of all steps: vocabulary, corpus, pretraining, and fine-tuning."""
+"""The command `demo`, which trains a vocabulary, prepares a corpus, pretrains, and fine-tunes."""
 
 from __future__ import annotations
 
@@ -35,26 +35,29 @@ VOCAB = 8192
 SEEDS = (0, 1, 2)
 PER_LABEL = {"train": 100, "dev": 100}
 PASSAGE_SENTENCES = 3
-"""Number of sentences per labeled passage."""
+"""Number of sentences in each labeled passage."""
 
 MASKED_SENTENCES = 4
-"""Number of sentences with a masked word."""
+"""Number of sentences for which the demo shows the prediction of a masked word."""
 
 MAX_LABELS = 6
-"""Maximum number of sources. The fine-tuning task is to predict the source of a passage."""
+"""Maximum number of labels. The fine-tuning task is to predict the source of a passage, so each
+label is a source."""
 
 UNTRAINED_FRACTION = 0.9
-"""Fraction of the loss from token frequencies above which a model counts as barely trained."""
+"""If the MLM loss is above this fraction of the loss from token frequencies alone, the model counts
+as barely trained."""
 
 FINETUNE: dict[str, Any] = {"epochs": 8, "batch_size": 32, "learning_rate": 1e-3}
 
 PRETRAINING_STEPS = 900
-"""Default number of steps. A time limit instead would allow too few steps on a busy machine."""
+"""Default number of pretraining steps. There is no time limit, because it would allow too few steps
+on a busy machine."""
 
 CONFIG = {
     "train.batch_size": "64",
     "train.learning_rate": "2e-3",
-    # The model does not overfit, because it processes the text about once.
+    # Dropout is not needed, because the model sees the text only about once and cannot overfit.
     "model.dropout": "0.0",
     "model.attention_dropout": "0.0",
     "model.max_positions": "128",
@@ -69,12 +72,13 @@ def demo(
 
     Args:
         out: Output directory. It must not exist.
-        text: Files or directories of text. Default: the English on this machine, from the Python
-            reference and the docstrings of installed packages.
+        text: Files or directories of text. Default: English text on this machine, which is taken
+            from the Python reference and the docstrings of installed packages.
         steps: Number of pretraining steps.
 
     Returns:
-        The page that compares fine-tuning from pretrained and from random weights.
+        The path of an HTML page that compares fine-tuning from pretrained weights and from random
+        weights.
 
     Raises:
         ConfigError: If `out` exists or `steps` is less than 1.
@@ -88,7 +92,7 @@ def demo(
 
     say("1/6 text")
     collected = _collect(text)
-    # Check that there is enough text before writing files.
+    # Check that there is enough text before any file is written.
     train, dev = _labeled_passages(collected)
     folder = out / "text"
     _write_documents(folder, collected)
@@ -121,12 +125,13 @@ def demo(
 def _verdict(
     accuracy: Mapping[str, Sequence[float]], mlm_loss: float, frequency_loss: float, steps: int
 ) -> str:
-    """Return whether pretraining improved the accuracy, or else a possible reason.
+    """Describe whether pretraining improved the accuracy and, if not, a possible reason.
 
     Args:
-        accuracy: Accuracy of each seed, by start (`random weights`, `pretrained`).
+        accuracy: Accuracies with each seed, for each start: `random weights` and `pretrained`.
         mlm_loss: MLM loss of the pretrained model on held-out text.
-        frequency_loss: MLM loss of predicting each token by its frequency, without context.
+        frequency_loss: MLM loss of a model that predicts each token by its frequency, ignoring
+            context.
         steps: Number of pretraining steps.
     """
     before, after = accuracy["random weights"], accuracy["pretrained"]
@@ -158,7 +163,7 @@ def _settings(steps: int) -> dict[str, Any]:
 def _accuracy(
     out: Path, train: Sequence[LabelExample], dev: Sequence[LabelExample]
 ) -> dict[str, list[float]]:
-    """Fine-tune from random and from pretrained weights, and return the accuracy per seed."""
+    """Fine-tune from random and from pretrained weights, and return the accuracy with each seed."""
     settings = {"task": "classify", "train": train, "dev": dev, "seed": SEEDS[0], **FINETUNE}
     settings["model"] = str(out / "model")
     variants = {"random weights": {"random_weights": True}, "pretrained": {}}
@@ -173,10 +178,10 @@ def _accuracy(
 
 
 def _collect(text: Sequence[Path] | None) -> list[tuple[str, str]]:
-    """Return the source and the text of each document.
+    """Return the source and text of each document.
 
-    The source of user text is the name of its directory, or of its file if all files are in one
-    directory.
+    If the user passed text, the source of a document is the name of its directory. If all files are
+    in the same directory, it is the name of the file.
     """
     if text is None:
         return list(local_text.documents())
@@ -201,7 +206,7 @@ def _write_documents(folder: Path, collected: Sequence[tuple[str, str]]) -> None
 
 
 def _frequency_loss(corpus: Corpus) -> float:
-    """Compute the loss of predicting each token by its frequency, without context."""
+    """Compute the loss of a model that predicts each token by its frequency, ignoring context."""
     counts = np.zeros(corpus.manifest.vocab_size)
     for first, last in pairwise(corpus.document_starts.tolist()):
         counts += np.bincount(corpus.slice(first, last), minlength=len(counts))
@@ -210,7 +215,7 @@ def _frequency_loss(corpus: Corpus) -> float:
 
 
 def _sentences(collected: Sequence[tuple[str, str]]) -> Iterator[tuple[str, str]]:
-    """Yield the source and each plain sentence of 8 to 25 words."""
+    """Yield each plain sentence of 8 to 25 words, together with its source."""
     plain = re.compile(r"[A-Z][A-Za-z0-9 ,;:'()\-]+[.]")
     for source, text in collected:
         for sentence in split(text):
@@ -221,7 +226,7 @@ def _sentences(collected: Sequence[tuple[str, str]]) -> Iterator[tuple[str, str]
 def _show_predictions(
     collected: Sequence[tuple[str, str]], tokenizer: Tokenizer, out: Path
 ) -> None:
-    """Log the predictions for sentences with a masked frequent word."""
+    """Log the model's predictions for sentences in which a frequent word is masked."""
     sentences = list(dict.fromkeys(s for _, s in _sentences(collected)))
     counts = Counter(word for s in sentences for word in re.findall(r"\b[a-z]{4,}\b", s))
     common = {word for word, _ in counts.most_common(150) if len(tokenizer.ids([word])[0]) == 1}
@@ -243,7 +248,9 @@ def _show_predictions(
 def _labeled_passages(
     collected: Sequence[tuple[str, str]],
 ) -> tuple[list[LabelExample], list[LabelExample]]:
-    """Return train and dev passages, labeled with their source, the same number per source.
+    """Return passages for train and dev, labeled with their source.
+
+    All sources have the same number of passages.
 
     Raises:
         DataError: If fewer than two sources have enough passages.
@@ -266,8 +273,9 @@ def _labeled_passages(
     labels = sorted(enough, key=lambda s: -len(enough[s]))[:MAX_LABELS]
     if len(labels) < 2:
         raise DataError(
-            f"the text must have at least two sources (files or directories) with {count} passages "
-            f"of {PASSAGE_SENTENCES} plain sentences, got {len(labels)}; add text"
+            f"the text must have at least two sources (files or directories) with {count} "
+            f"passages of {PASSAGE_SENTENCES} plain sentences each, but it has {len(labels)}; add "
+            "text"
         )
     train, dev = [], []
     for label in labels:

@@ -1,4 +1,4 @@
-"""Models for other runtimes: ONNX, OpenVINO, and 8-bit integers."""
+"""Export of models to ONNX and OpenVINO, quantization to 8-bit integers, and tuning."""
 
 from bertkit.registry import Extension
 

@@ -1,4 +1,4 @@
-"""Engines of int8 models, and of models with settings of `bertkit export tune`."""
+"""Engines for int8 models, and for models that `bertkit export tune` has tuned."""
 
 from __future__ import annotations
 
@@ -27,15 +27,18 @@ def accelerated_engine(
     device: str | None = None,
     graphs: Callable[[Runtime], Graph] | None = None,
 ) -> Engine | None:
-    """Return the engine of an int8 model or of a model that was tuned on this machine, or None.
+    """Create an engine for an int8 model, or for a model that was tuned on this machine.
+
+    Returns None if `precision` is auto and the model was not tuned on this machine.
 
     Args:
         loaded: The model.
-        precision: int8, or auto for the stored settings, the number of threads included.
-        batch_invariant: Whether results are bit-identical in every batch.
+        precision: int8, or auto to use the settings that tuning stored, including the number of
+            threads.
+        batch_invariant: Whether the result for a text must be bit-identical in every batch.
         device: Device of the computation. Default: the device of the model.
-        graphs: Function that returns the graph of a runtime, if graphs are already loaded. The
-            stored settings are then not logged.
+        graphs: Function that returns the graph for a runtime, if graphs are already loaded. If it
+            is given, the stored settings are not logged.
     """
     int8: Replace | None = None
     max_batch_tokens = MAX_BATCH_TOKENS
@@ -52,7 +55,8 @@ def accelerated_engine(
     elif precision == "auto":
         return None
     if precision == "int8" and "lm" in loaded.model.heads:
-        # A few tokens of a generative model have states a thousand times as large as other tokens.
+        # In generative models, the states of a few tokens are a thousand times as large as the
+        # states of other tokens, so one scale per layer is not enough.
         int8, precision = replace_by_rows, "fp32"
     elif precision == "int8":
         stored, _ = read_int8(loaded.folder, loaded.fingerprint())

@@ -1,4 +1,4 @@
-"""Command that exports a model to a directory that runs without torch."""
+"""The command `export`, which writes a model that runs without torch."""
 
 from __future__ import annotations
 
@@ -35,24 +35,28 @@ def export(
 ) -> dict[str, Any]:
     """Export an embedding model or classifier to ONNX or OpenVINO.
 
-    The output runs without torch: a graph and a tokenizer.
+    The output directory contains a graph and a tokenizer, which run without torch.
 
     Args:
         model: Model directory or hub id.
-        out: Output directory, an input of `bertkit embed` and `predict`. Must not exist.
-        format: Runtime: ONNX Runtime or OpenVINO.
-        operators: ONNX operators: fused operators of ONNX Runtime, which are the fastest, or
-            standard operators, which other runtimes support. Models without layers like BERT's,
-            and graphs for OpenVINO, always have standard operators.
-        pooling: Pooling of token embeddings. Default: the pooling of the model, or else mean.
-        task: Fine-tuned task, such as classify, whose logits become an output of the graph.
+        out: Directory to write, which you can pass to `bertkit embed` and `predict`. It must not
+            exist.
+        format: Format of the graph: onnx for ONNX Runtime, or openvino for OpenVINO.
+        operators: Operators of an ONNX graph: fused uses the operators of ONNX Runtime, which are
+            the fastest, and standard uses operators that other runtimes also support. Models whose
+            layers differ from BERT's, and graphs for OpenVINO, always use standard operators.
+        pooling: How to pool token embeddings. Default: the pooling of the model if it has one, or
+            else mean.
+        task: Fine-tuned task, such as classify. The graph then also outputs the logits of this
+            task.
 
     Returns:
-        Format, operators, and the difference between the outputs of the graph and of the model.
+        The format, the operators, the maximum number of tokens of a text, and the largest
+        difference between the outputs of the graph and of the model.
 
     Raises:
-        ConfigError: If out exists, or a package is not installed.
-        CheckpointError: If the outputs of graph and model differ.
+        ConfigError: If `out` exists, or a required package is not installed.
+        CheckpointError: If the outputs of the graph differ from the model's.
     """
     check_unused(out)
     missing = [name for name in NEEDS[format] if importlib.util.find_spec(name) is None]
@@ -80,7 +84,7 @@ def export(
             say(f"operators: standard, because {reason}")
             operators = "standard"
     if out.exists():
-        # It is empty; other directories were rejected above.
+        # The directory is empty, because `check_unused` has rejected any other.
         out.rmdir()
     with new_folder(out) as partial:
         loaded.tokenizer.save(partial, segments=loaded.model.config.token_types > 1)

@@ -1,4 +1,4 @@
-"""Exported embedding models, run by ONNX Runtime or OpenVINO without torch."""
+"""Exported embedding models, which ONNX Runtime or OpenVINO runs without torch."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ if TYPE_CHECKING:
 RECORD = "export.json"
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 STATES, VECTORS, LOGITS = "last_hidden_state", "sentence_embedding", "logits"
-"""Names of the outputs of a graph: hidden states, embeddings, and logits of a head. If a graph
-lacks the requested output, its first output is used."""
+"""Names of a graph's outputs: hidden states, embeddings, and logits of a head. If a graph does not
+have the requested output, its first output is used."""
 
 GRAPHS = {"onnx": ("model.onnx", "model.onnx.data"), "openvino": ("model.xml", "model.bin")}
-"""Files of a graph: the graph, and its weights, which are memory-mapped. The graph of ONNX can also
-contain its weights."""
+"""Files of a graph in each format: the graph itself, and its weights, which are memory-mapped. The
+file of an ONNX graph can also contain the weights."""
 
 MAX_BATCH_TOKENS = 4096
-"""Maximum number of tokens of a batch, including padding."""
+"""Maximum number of tokens in a batch, including padding."""
 
 MAX_DIMENSION = 1 << 16
 """Maximum dimension of embeddings."""
@@ -54,19 +54,19 @@ PART_TEXTS = 4096
 
 
 class ExportRecord(msgspec.Struct, frozen=True):
-    """The record of an exported directory.
+    """The record that describes an exported directory.
 
     Attributes:
         kind: Format of the graph.
-        sha256: Hashes of the files of the graph.
+        sha256: SHA-256 hash of each file of the graph.
         dimension: Dimension of the embeddings.
-        length: Maximum number of tokens of a text.
+        length: Maximum number of tokens in a text.
         prompts: Prompts of the model.
-        fingerprint: Hash of the model and its pooling, which stores compare.
+        fingerprint: Hash of the model and its pooling, by which a store recognizes its model.
         similarity: Similarity function of the embeddings.
         normalize: Whether the caller must normalize the embeddings to length 1.
-        labels: Labels of the task whose head is exported.
-        settings: Settings of this task.
+        labels: Labels of the task whose head was exported.
+        settings: Settings of the task whose head was exported.
     """
 
     kind: Literal["onnx", "openvino"]
@@ -82,7 +82,7 @@ class ExportRecord(msgspec.Struct, frozen=True):
 
 
 def hash_files(folder: Path, kind: str) -> dict[str, str]:
-    """Return the SHA-256 hashes of the existing files of a graph.
+    """Compute the SHA-256 hash of each existing file of a graph.
 
     Args:
         folder: Directory of the graph.
@@ -102,20 +102,22 @@ def _hash(path: Path) -> str | None:
 
 
 class Graph:
-    """A graph that computes embeddings or another output.
+    """An exported graph, which computes embeddings or another output.
 
-    A thread loads the graph; the first computation waits for it. Errors in the weights are raised
-    by `ready` or by the first computation.
+    A thread loads the graph in the background, and the first computation waits until it is loaded.
+    If the weights are damaged, `ready` or the first computation raises the error.
 
     Args:
         folder: Directory of the graph.
         precision: Precision of the computation.
-        output: Name of the output.
-        runtime: Runtime. Both runtimes can run a file of ONNX. Default: the runtime of the format.
-        maker: Command that created the directory, for messages.
+        output: Name of the output to compute.
+        runtime: Runtime to use. Both runtimes can run an ONNX file. Default: the runtime that the
+            format is named after.
+        maker: Command that creates such a directory, for messages.
 
     Raises:
-        CheckpointError: If the directory does not contain an exported graph, or was changed.
+        CheckpointError: If the directory does not contain an exported graph, or the graph was
+            changed.
         ConfigError: If the runtime does not support the precision.
     """
 
@@ -137,7 +139,9 @@ class Graph:
                 f"{folder}: exported graph not found; create it with `bertkit {maker}`"
             ) from None
         except msgspec.ValidationError as error:
-            raise CheckpointError(f"{folder / RECORD}: invalid record ({error})") from None
+            raise CheckpointError(
+                f"{folder / RECORD}: the record is invalid ({error}); run `bertkit {maker}` again"
+            ) from None
         is_onnx = (runtime or self.record.kind).startswith("onnx")
         if is_onnx and precision == "bf16":
             raise ConfigError(f"precision: {precision} is not supported by ONNX Runtime; use fp32")
@@ -145,13 +149,14 @@ class Graph:
         self.tile = BF16_TILE_ROWS if not is_onnx and precision != "fp32" and has_amx() else 1
         self.width = len(self.record.labels) if output == LOGITS else self.record.dimension
         self._path, weights = (folder / name for name in GRAPHS[self.record.kind])
-        # Check the graph before a runtime reads it. Wrong weights can only give wrong results.
+        # Check the graph before a runtime reads it. The weights can be checked later, because wrong
+        # weights can only give wrong results.
         self._check(self._path)
         with suppress(FileNotFoundError):
             check_file(weights, CheckpointError, most=memory.installed())
         wait_for_check = start_in_background(partial(self._check, weights))
         with _usable(self._path, self._remedy):
-            # Import in this thread, because an import blocks other threads.
+            # Import the runtime in this thread, because an import blocks other threads.
             importlib.import_module("onnxruntime" if is_onnx else "openvino")
         wait_for_graph = start_in_background(
             partial(load_onnx, self._path)
@@ -172,11 +177,11 @@ class Graph:
             raise CheckpointError(f"{path}: the file is missing or was changed; {self._remedy}")
 
     def ready(self) -> None:
-        """Wait until the graph is loaded and its weights are checked."""
+        """Wait until the graph is loaded and its weights have been checked."""
         self._run()
 
     def rows(self, encodings: Sequence[Encoding]) -> NDArray[np.float32]:
-        """Compute a row for each text. Texts are batched by length, which minimizes padding.
+        """Compute the output row of each text, in batches of similar length to minimize padding.
 
         Args:
             encodings: Encodings of the texts.
@@ -195,16 +200,17 @@ class Graph:
     def inputs(
         self, ids: Sequence[NDArray[np.int64]], types: Sequence[NDArray[np.int64]]
     ) -> dict[str, NDArray[np.int64]]:
-        """Pad sequences to equal length, rounded up to complete tiles if the runtime uses tiles.
+        """Pad sequences to the same length, which is a multiple of the runtime's tile size.
 
-        The runtime prepares itself for each new length, which takes longer than the padding.
+        A runtime prepares itself for each new length, which takes longer than computing the
+        padding.
 
         Args:
             ids: Token ids of each sequence.
             types: Token types of each sequence.
 
         Returns:
-            The inputs of the graph by name.
+            The inputs of the graph, by name.
 
         Shapes:
             Returns (B, T) each.
@@ -213,13 +219,13 @@ class Graph:
         return pad(ids, types, min(longest + -longest % self.tile, self.record.length))
 
     def run(self, inputs: dict[str, NDArray[np.int64]]) -> NDArray[np.float32]:
-        """Compute a row for each sequence.
+        """Compute the output row of each sequence.
 
         Args:
-            inputs: Inputs of the graph; see `inputs`.
+            inputs: Inputs of the graph, as returned by `Graph.inputs`.
 
         Raises:
-            CheckpointError: If the graph fails, or its output has another shape.
+            CheckpointError: If the graph fails, or its output has an unexpected shape.
 
         Shapes:
             inputs: (B, T) each; returns (B, D).
@@ -230,10 +236,10 @@ class Graph:
         """Compute the hidden states of all tokens, including padding.
 
         Args:
-            inputs: Inputs of the graph; see `inputs`.
+            inputs: Inputs of the graph, as returned by `Graph.inputs`.
 
         Raises:
-            CheckpointError: If the graph fails, or its output has another shape.
+            CheckpointError: If the graph fails, or its output has an unexpected shape.
 
         Shapes:
             inputs: (B, T) each; returns (B, T, D).
@@ -243,7 +249,7 @@ class Graph:
     def _checked(
         self, inputs: dict[str, NDArray[np.int64]], output: str, shape: tuple[int, ...]
     ) -> NDArray[np.float32]:
-        """Return an output, after checking that its first dimensions have this shape."""
+        """Compute an output, and check that its first dimensions have the given sizes."""
         run = self._run()
         with _usable(self._path, self._remedy):
             values = run(inputs, output)
@@ -257,7 +263,7 @@ class Graph:
 
 @contextmanager
 def _usable(path: Path, remedy: str) -> Iterator[None]:
-    """Convert all errors of the runtimes to CheckpointError."""
+    """Convert all errors that a runtime raises to CheckpointError."""
     try:
         yield
     except ImportError as error:
@@ -272,14 +278,14 @@ class Exported:
     """An exported embedding model.
 
     Args:
-        folder: Directory of `bertkit export`.
+        folder: Directory that `bertkit export` wrote.
         precision: Precision of the computation.
-        graph: Graph of the directory, if it is already loaded.
+        graph: The graph in the directory, if it is already loaded.
     """
 
     windows = False
-    """Whether long texts can be split into overlapping windows. If the graph normalizes embeddings,
-    the mean over windows would differ from the model's."""
+    """Whether long texts can be split into overlapping windows. If the graph itself normalizes
+    embeddings, their mean over windows would differ from what the model computes."""
 
     def __init__(
         self, folder: str | Path, precision: GraphPrecision = "fp32", graph: Graph | None = None
@@ -292,25 +298,25 @@ class Exported:
         self.normalize = self.graph.record.normalize
 
     def fingerprint(self) -> str:
-        """Return the fingerprint of the model that was exported."""
+        """Return the fingerprint of the model from which the graph was exported."""
         return self.graph.record.fingerprint
 
     @check_keywords
     def __call__(
         self, texts: str | Sequence[str], *, long: Long = "error", prompt: str | None = None
     ) -> NDArray[np.float32]:
-        """Compute an embedding for each text. A single text gives one row.
+        """Compute an embedding for each text. For a single text, the result has one row.
 
         Args:
             texts: A text or a list of texts.
-            long: Policy for texts that exceed the maximum length.
-            prompt: Name of a prompt of the model, or a literal prompt.
+            long: What to do with texts that exceed the maximum length.
+            prompt: Name of one of the model's prompts, or a literal prompt.
 
         Returns:
             The embeddings in fp32.
 
         Raises:
-            ConfigError: If the prompt or the policy is not supported.
+            ConfigError: If the prompt or the value of `long` is not supported.
             DataError: If a text is too long and `long` is error.
 
         Shapes:
@@ -324,21 +330,21 @@ class Exported:
     def stream(
         self, texts: Iterable[str], *, long: Long = "error", prompt: str | None = None
     ) -> Iterator[tuple[NDArray[np.float32], list[bool]]]:
-        """Yield the embeddings of parts of the texts, and whether each text was truncated.
+        """Yield the embeddings of texts part by part, and whether each text was truncated.
 
         Args:
-            texts: The texts, in any number.
-            long: Policy for texts that exceed the maximum length.
-            prompt: Name of a prompt of the model, or a literal prompt.
+            texts: Any number of texts.
+            long: What to do with texts that exceed the maximum length.
+            prompt: Name of one of the model's prompts, or a literal prompt.
 
         Raises:
-            ConfigError: If the prompt or the policy is not supported.
+            ConfigError: If the prompt or the value of `long` is not supported.
             DataError: If a text is too long and `long` is error.
         """
         if long == "window" and not self.windows:
             raise ConfigError(
-                "long = window is not supported by exported graphs; use truncate, or the model "
-                "that was exported"
+                "exported graphs do not support long = window; use truncate, or use the original "
+                "model"
             )
         rest = iter(texts)
         while part := list(itertools.islice(rest, PART_TEXTS)):
@@ -359,8 +365,9 @@ class Exported:
         """Compute an embedding for each text.
 
         Args:
-            encodings: Encodings of texts or windows.
-            owner: Index of the text of each window. Default: each encoding is a text.
+            encodings: Encodings of texts, or of windows of texts.
+            owner: Index of the text to which each window belongs. Default: each encoding is a whole
+                text.
 
         Shapes:
             Returns (S, D).
@@ -376,11 +383,11 @@ class Exported:
 def split_by_width(lengths: Sequence[int], tile: int = 1) -> Iterator[slice]:
     """Split texts into batches of at most `MAX_BATCH_TOKENS` tokens, including padding.
 
-    A longer text is a separate batch.
+    A text that is longer than this is a separate batch.
 
     Args:
         lengths: Number of tokens of each text, in ascending order.
-        tile: Number to whose multiples lengths are padded.
+        tile: Lengths are padded to a multiple of this number.
     """
     widths = [length + -length % tile for length in lengths]
     start = 0
@@ -395,15 +402,15 @@ def split_by_width(lengths: Sequence[int], tile: int = 1) -> Iterator[slice]:
 def pad(
     ids: Sequence[NDArray[np.int64]], types: Sequence[NDArray[np.int64]], length: int = 0
 ) -> dict[str, NDArray[np.int64]]:
-    """Pad sequences to the longest one, or to `length` if it is longer.
+    """Pad sequences to the length of the longest sequence, or to `length` if that is larger.
 
     Args:
         ids: Token ids of each sequence.
         types: Token types of each sequence.
-        length: Minimum length.
+        length: Minimum length to pad to.
 
     Returns:
-        The inputs of a graph by name.
+        The inputs of a graph, by name.
 
     Shapes:
         Returns (B, T) each.
@@ -418,7 +425,7 @@ def pad(
 
 
 class GraphOutput(Protocol):
-    """A function that computes an output of a graph, or its first output if the name is unknown.
+    """A function that computes one output of a graph, by default or for an unknown name the first.
 
     Inputs that the graph does not have are ignored.
     """
@@ -430,7 +437,7 @@ class GraphOutput(Protocol):
 
 
 def load_onnx(path: Path) -> GraphOutput:
-    """Load a graph in ONNX Runtime, with the number of threads that this process can use.
+    """Load a graph in ONNX Runtime, with as many threads as this process may use.
 
     Args:
         path: File of the graph.
@@ -452,7 +459,7 @@ def load_onnx(path: Path) -> GraphOutput:
 
 
 def load_openvino(path: Path, precision: GraphPrecision) -> GraphOutput:
-    """Load a graph in OpenVINO, which computes one batch at a time.
+    """Load a graph in OpenVINO. It computes only one batch at a time.
 
     Args:
         path: File of the graph.
@@ -463,7 +470,7 @@ def load_openvino(path: Path, precision: GraphPrecision) -> GraphOutput:
     hints: dict[str, Any] = {
         "INFERENCE_NUM_THREADS": own_cores(),
         "NUM_STREAMS": 1,
-        # Pinned threads would use the first cores, which are the same in every worker.
+        # Pinned threads always use the first cores, which would be the same ones in every worker.
         "ENABLE_CPU_PINNING": own_cores() == bound(),
     }
     # By default, OpenVINO uses bf16 if the processor supports it.
@@ -476,7 +483,7 @@ def load_openvino(path: Path, precision: GraphPrecision) -> GraphOutput:
 
     def run(inputs: dict[str, NDArray[np.int64]], output: str = VECTORS, /) -> NDArray[np.float32]:
         used = {name: value for name, value in inputs.items() if name in names}
-        # A request supports one thread at a time.
+        # Only one thread at a time can use the inference request.
         with lock:
             values = request.infer(used)[output if output in outputs else 0]
             return np.array(values, dtype=np.float32)

@@ -14,18 +14,18 @@ if TYPE_CHECKING:
 
 
 class ExportedFormat(ModelFormat):
-    """The format of a directory of `bertkit export`, with a graph and a tokenizer."""
+    """The format of a directory that `bertkit export` wrote, with a graph and a tokenizer."""
 
     noun = "an exported model"
     remedy = (
-        "use `bertkit embed`, `predict` or `search`, or pass the directory that it was "
+        "use it with `bertkit embed`, `predict` or `search`, or pass the model that it was "
         "exported from"
     )
 
     def load_embedder(self, settings: LoadSettings) -> Exported:
         if settings.pooling is not None or settings.batch_invariant:
             raise ConfigError(
-                "pooling and invariant are not supported by exported graphs; remove them"
+                "exported graphs do not support pooling and invariant; remove these options"
             )
         exported = Exported(self.path, self._precision(settings))
         if settings.normalize is not None:
@@ -39,6 +39,6 @@ class ExportedFormat(ModelFormat):
 
     def _precision(self, settings: LoadSettings) -> GraphPrecision:
         if settings.precision == "int8":
-            raise ConfigError("precision = int8 is not supported by exported graphs; remove it")
+            raise ConfigError("exported graphs do not support precision = int8; remove this option")
         check_cpu(settings.device, "an exported graph")
         return settings.precision

@@ -1,4 +1,4 @@
-"""Predictions of an exported model with the head of a task, without torch."""
+"""Predictions with an exported model that has the head of a task, without torch."""
 
 from __future__ import annotations
 
@@ -15,20 +15,21 @@ from bertkit.tasks.trained_columns import columns_in
 from bertkit.text.tokenizer import Tokenizer
 
 SUPPORTED_TASKS = ("classify",)
-"""Tasks whose predictions require only a row of logits per text."""
+"""Tasks whose predictions need only one row of logits per text."""
 
 
 class ExportedAnswer(Answering[Any]):
-    """A predictor of a directory of `bertkit export --task classify`.
+    """A predictor that runs a model exported with `bertkit export --task classify`.
 
     Args:
-        folder: The directory.
-        task: Expected task. Default: the task of the directory.
+        folder: Directory that `bertkit export` wrote.
+        task: Task that the exported model must have. Default: accept the task with which it was
+            exported.
         precision: Precision of the computation.
 
     Raises:
-        CheckpointError: If the graph has no head, or the task is not supported.
-        ConfigError: If the directory was exported for another task.
+        CheckpointError: If the graph has no head, or its task is not supported.
+        ConfigError: If the model was exported for another task.
     """
 
     def __init__(
@@ -43,12 +44,12 @@ class ExportedAnswer(Answering[Any]):
         if name not in SUPPORTED_TASKS:
             has = f"the head of {name}" if name else "no head"
             raise CheckpointError(
-                f"{folder}: the exported graph has {has}, but predict requires `bertkit export "
-                "--task classify`; use the model that was exported"
+                f"{folder}: the exported graph has {has}, but predict requires an export with "
+                "--task classify; export the model again, or use the original model"
             )
         kind = find(name)
         if task is not None and (find(task) if isinstance(task, str) else task) is not kind:
-            raise ConfigError(f"task: {folder} was exported for {name}; remove it")
+            raise ConfigError(f"task: {folder} was exported for {name}; remove this option")
         self.task = kind.restore(record.labels, record.settings)
         self.columns = columns_in(record.settings)
         self.tokenizer, self.length, self.head = Tokenizer.load(folder), record.length, None

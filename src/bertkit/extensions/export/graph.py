@@ -1,11 +1,11 @@
-"""ONNX graphs of BERT models with few large operators: eleven nodes per layer.
+"""ONNX graphs of BERT models that use few large operators: eleven nodes per layer.
 
-Exporters write about a hundred small nodes per layer, which no optimizer fuses again. Outside of
-attention, tokens are rows of one matrix, because Gemm adds a bias at no cost. The graphs use the
-operators of ONNX Runtime (domain com.microsoft; docs/ContribOperators.md) that are faster than
-standard operators: EmbedLayerNormalization, Attention and Gelu, and for int8 QAttention and
-MatMulIntegerToFloat. SkipLayerNormalization and BiasGelu are slower than Add, LayerNormalization
-and Gelu.
+General exporters write about a hundred small nodes per layer, which no optimizer fuses into large
+ones. Outside of attention, all tokens are rows of one matrix, so that Gemm can be used, which adds
+a bias at no cost. The graphs use those operators of ONNX Runtime (domain com.microsoft;
+docs/ContribOperators.md) that are faster than standard operators: EmbedLayerNormalization,
+Attention and Gelu, and for int8 QAttention and MatMulIntegerToFloat. SkipLayerNormalization and
+BiasGelu are not used, because they are slower than Add, LayerNormalization and Gelu.
 """
 
 from __future__ import annotations
@@ -39,20 +39,21 @@ FUSED = "com.microsoft"
 ACTIVATIONS = {"gelu": "Gelu", "gelu_tanh": "FastGelu"}
 
 MASKED = -1e30
-"""Value that is added to the attention scores of padding."""
+"""Value that is added to the attention scores of padding tokens."""
 
 OPSET, IR = 17, 8
-"""Versions that every supported ONNX Runtime can load."""
+"""Versions of the operator set and of the file format that every supported ONNX Runtime can
+load."""
 
 
 def unsupported_reason(model: Model, head: nn.Module | None = None) -> str | None:
-    """Return why the operators do not support a model, or None if they do.
+    """Return why a model cannot be built from these operators, or None if it can.
 
-    The operators support layers like BERT's.
+    The operators support only layers like BERT's.
 
     Args:
         model: The model.
-        head: Head whose logits are an output.
+        head: Head whose logits the graph should output.
     """
     if not isinstance(model.encoder, Transformer) or model.decoder is not None:
         return "the model is not a Transformer encoder"
@@ -83,19 +84,19 @@ def build(
     head: nn.Module | None = None,
     int8: Mapping[str, Inputs] | None = None,
 ) -> onnx.ModelProto:
-    """Build the graph of a model that `unsupported_reason` accepts.
+    """Build the graph of a model for which `unsupported_reason` returns None.
 
-    The inputs are the result of `exported.pad`, with any batch size and length. Masked tokens do
+    The graph takes inputs that `exported.pad` returns, with any batch size and length. Padding does
     not change the outputs.
 
     Args:
         model: The model.
         pooling: Pooling of the embeddings.
-        head: Head whose logits are an output. Default: no logits.
-        int8: Layers that compute in int8, with the quantization of their inputs.
+        head: Head whose logits the graph should output. Default: no logits.
+        int8: Quantization of the inputs of those layers that compute in int8, by layer name.
 
     Returns:
-        The graph, with hidden states, embeddings and, with a head, logits.
+        The graph. Its outputs are hidden states, embeddings and, if `head` is given, logits.
 
     Shapes:
         inputs: (B, T) each; states: (B, T, D); embeddings: (B, W); logits: (B, L) or (B, T, L).
@@ -126,10 +127,10 @@ def build(
 
 
 def write(graph: onnx.ModelProto, folder: Path) -> None:
-    """Write a graph, and its weights into a separate file.
+    """Write a graph to a directory, with its weights in a separate file.
 
-    Runtimes memory-map the separate file. Loading is twice as fast, and the weights are in memory
-    only once.
+    Runtimes memory-map the separate file. This makes loading twice as fast, and keeps only one copy
+    of the weights in memory.
 
     Args:
         graph: The graph.
@@ -137,7 +138,8 @@ def write(graph: onnx.ModelProto, folder: Path) -> None:
     """
     path, weights = (folder / name for name in GRAPHS["onnx"])
     onnx.save_model(graph, path, save_as_external_data=True, location=weights.name)
-    # Small weights are stored in the graph. The library makes the file private to its owner.
+    # If all weights are small, they are stored in the graph. Otherwise, the library writes a file
+    # that only its owner can read.
     if weights.exists():
         weights.chmod(NEW_FILE)
 
@@ -145,7 +147,7 @@ def write(graph: onnx.ModelProto, folder: Path) -> None:
 class _Nodes:
     """A builder of the nodes and weights of a graph.
 
-    Methods that add nodes return the name of their output.
+    Methods that add nodes return the name of the last node's output.
     """
 
     def __init__(self, stack: Transformer, int8: Mapping[str, Inputs]) -> None:
@@ -165,14 +167,14 @@ class _Nodes:
         return out
 
     def weight(self, name: str, values: Tensor | np.ndarray[Any, Any]) -> str:
-        """Add a constant and return its name. Tensors are converted to fp32."""
+        """Add a constant, and return its name. Tensors are converted to fp32."""
         if isinstance(values, Tensor):
             values = values.detach().float().cpu().contiguous().numpy()
         self.weights[name] = values
         return name
 
     def norm(self, name: str, norm: nn.Module) -> tuple[str, str]:
-        """Add the weights of a layer norm."""
+        """Add the weight and bias of a layer norm, and return their names."""
         part = cast(LayerNorm, norm)
         bias = torch.zeros_like(part.weight) if part.bias is None else part.bias
         return self.weight(f"{name}.weight", part.weight), self.weight(f"{name}.bias", bias)
@@ -186,12 +188,12 @@ class _Nodes:
         return self.weight(f"{name}.bias", bias)
 
     def rows(self, x: str, width: int) -> str:
-        """Flatten batch and length. Shapes: (B, T, W) -> (B·T, W)."""
+        """Flatten the batch and length dimensions. Shapes: (B, T, W) -> (B·T, W)."""
         shape = self.weight(f"rows.{width}", np.array([-1, width], np.int64))
         return self.add("Reshape", x, shape)
 
     def texts(self, x: str, width: int, out: str = "") -> str:
-        """Restore batch and length, the inverse of `rows`. Shapes: (B·T, W) -> (B, T, W)."""
+        """Restore the batch and length dimensions. Shapes: (B·T, W) -> (B, T, W)."""
         if width not in self.shapes:
             last = self.weight(f"texts.{width}", np.array([width], np.int64))
             self.shapes[width] = self.add("Concat", self.shape, last, axis=0)
@@ -228,7 +230,7 @@ class _Nodes:
         if part.types is not None and part.types.num_embeddings > 1:
             segments = self.weight("embedding.types", part.types.weight)
         elif part.types is not None:
-            # All tokens have the same type (RoBERTa).
+            # All tokens have the same type, as in RoBERTa.
             positions = positions + part.types.weight[0]
         x = f"EmbedLayerNormalization.{len(self.nodes)}"
         self.nodes.append(
@@ -252,7 +254,7 @@ class _Nodes:
         return x if part.widen is None else self.linear("embedding.widen", part.widen, x)
 
     def block(self, name: str, block: Block, x: str) -> str:
-        """Compute a layer. Shapes: (B·T, D) -> (B·T, D)."""
+        """Compute a Transformer layer. Shapes: (B·T, D) -> (B·T, D)."""
         attention, feedforward = block.attention, block.feedforward
         mixed = self.attention(f"{name}.attention", block, x)
         out = self.linear(f"{name}.attention.out", attention.out, mixed)
@@ -265,7 +267,7 @@ class _Nodes:
         )
 
     def attention(self, prefix: str, block: Block, x: str) -> str:
-        """Compute attention without its output layer. Shapes: (B·T, D) -> (B·T, D)."""
+        """Compute attention without the output projection. Shapes: (B·T, D) -> (B·T, D)."""
         config, part, name = self.stack.config, block.attention, f"{prefix}.qkv"
         width, bias = part.qkv.out_features // 3, self.bias(name, part.qkv)
         settings: dict[str, Any] = {
@@ -287,7 +289,7 @@ class _Nodes:
     # ---- Quantization
 
     def quantize(self, name: str, x: str) -> tuple[str, str, str]:
-        """Quantize the input of a layer; returns it with its scale and zero point."""
+        """Quantize the input of a layer, and return the names of input, scale and zero point."""
         inputs = self.int8[name]
         scale = inputs.scale
         if _is_uniform(inputs):
@@ -346,7 +348,7 @@ class _Nodes:
         return self.add(kind, x, domain=FUSED if kind == "Gelu" else "")
 
     def logits(self, rows: str, states: str, head: nn.Module) -> int:
-        """Compute the logits of a head per text or token, and return their number."""
+        """Compute the logits of a head for each text or token, and return the number of logits."""
         part = cast(Classifier | Tagger | SpanHead, head)
         config, per_text = self.stack.config, isinstance(part, Classifier)
         x = self.pool(states, cast(Mode, config.head.pooling)) if per_text else rows
@@ -364,5 +366,5 @@ class _Nodes:
 
 
 def _is_uniform(inputs: Inputs) -> bool:
-    """Return whether all values of a layer's input have the same scale."""
+    """Return whether all dimensions of a layer's input have the same scale."""
     return bool((inputs.factor == inputs.factor[0]).all())

@@ -1,4 +1,4 @@
-"""Export of embedding models to graphs that run without torch, for ONNX Runtime and OpenVINO."""
+"""Export of models to graphs for ONNX Runtime and OpenVINO, which run without torch."""
 
 from __future__ import annotations
 
@@ -43,10 +43,11 @@ MAX_WEIGHT_BYTES = 2_000_000_000
 """Maximum size of the weights of an exported model in bytes."""
 
 Operators = Literal["fused", "standard"]
-"""Operators of ONNX Runtime, for models with layers like BERT's, or standard ONNX operators."""
+"""Which operators to use: those of ONNX Runtime, if the layers of the model are like BERT's
+(fused), or standard ONNX operators."""
 
 SHAPES = ((1, 5), (3, 17), (8, 40))
-"""Numbers of texts and tokens for which outputs are compared with the model."""
+"""Batch sizes and lengths for which the outputs of the graph are compared with the model's."""
 
 
 def too_large(model: Model) -> str | None:
@@ -59,13 +60,13 @@ def too_large(model: Model) -> str | None:
     if size <= MAX_WEIGHT_BYTES:
         return None
     return (
-        f"the model has {size / 1e9:.1f} GB of weights, graphs support at most "
+        f"the model has {size / 1e9:.1f} GB of weights, but graphs support at most "
         f"{MAX_WEIGHT_BYTES / 1e9:.0f} GB"
     )
 
 
 class GraphModel(nn.Module):
-    """A model with padded inputs, because graphs do not support the packed layout.
+    """A model that takes padded inputs, because graphs do not support packed batches.
 
     Args:
         encoder: Encoder of the model.
@@ -82,9 +83,9 @@ class GraphModel(nn.Module):
     ) -> None:
         super().__init__()
         self.encoder, self.pooling, self.head = encoder, pooling, head
-        # Register the dense layer, so that the graph contains its weights.
+        # Register the dense layer as a submodule, so that the graph contains its weights.
         self.dense = pooling.dense
-        # The graph cannot check the number of rows. Determine here whether logits are per token.
+        # The graph cannot check the number of rows, so determine here whether logits are per token.
         if head is not None:
             trial = _batch(*(torch.full((2, 3), n) for n in (1, 1, 0)))
             self.per_token = len(head(encoder(trial), trial)) == trial.layout.total
@@ -105,8 +106,8 @@ class GraphModel(nn.Module):
 
 
 def _batch(ids: Tensor, mask: Tensor, types: Tensor) -> Batch:
-    """Return padded sequences as a batch. Shapes: (B, T) each."""
-    # `Padded` has all attributes of `Packed` that the model uses.
+    """Convert padded sequences to a batch. Shapes: (B, T) each."""
+    # `Padded` has all attributes of `Packed` that the model uses, so the cast is safe.
     layout = cast(Packed, Padded(mask.to(torch.bool)))
     return Batch(ids=ids.flatten(), types=types.flatten(), layout=layout)
 
@@ -122,19 +123,19 @@ def export(
     operators: Operators = "standard",
     metadata: Mapping[str, Any] | None = None,
 ) -> float:
-    """Write the graph of a model, and compare its outputs with the model at three shapes.
+    """Write the graph of a model, and check for three input shapes that it computes the same.
 
-    The graph supports any batch size, and up to `length` tokens.
+    The graph supports any batch size, and texts of up to `length` tokens.
 
     Args:
         model: The model.
         pooling: Pooling of the embeddings.
         folder: Empty output directory.
-        length: Maximum number of tokens of a text.
+        length: Maximum number of tokens in a text.
         kind: Format of the graph.
-        head: Name of a head, whose logits become the third output.
-        operators: Operators of the graph. fused requires a model that `graph.build` supports.
-        metadata: Further fields of the record.
+        head: Name of a head whose logits become the third output.
+        operators: Operators to use. fused requires a model that `graph.build` supports.
+        metadata: Further fields to write to the record.
 
     Returns:
         The largest difference between the outputs of the graph and of the model.
@@ -144,7 +145,7 @@ def export(
     """
     part = None if head is None else model.heads[head]
     if reason := too_large(model):
-        raise CheckpointError(f"{reason}; it cannot be exported")
+        raise CheckpointError(f"{reason}; the model cannot be exported")
     graph = GraphModel(model.transformer, pooling, part).eval().requires_grad_(False)
     path = folder / GRAPHS["onnx"][0]
     if operators == "fused":
@@ -166,8 +167,8 @@ def export(
     distance = _distance(graph, folder, kind)
     if not distance <= TOLERANCE:
         raise CheckpointError(
-            f"{folder}: the outputs of graph and model differ by {distance:.1e}, the maximum is "
-            f"{TOLERANCE:.0e}; the model cannot be exported"
+            f"{folder}: the outputs of the graph and the model differ by {distance:.1e}, but the "
+            f"maximum is {TOLERANCE:.0e}; the model cannot be exported"
         )
     return distance
 
@@ -187,8 +188,8 @@ def write_record(
         kind: Format of the graph.
         pooling: Pooling of the embeddings, with the prompts.
         width: Dimension of the embeddings.
-        length: Maximum number of tokens of a text.
-        metadata: Further fields of the record.
+        length: Maximum number of tokens in a text.
+        metadata: Further fields to write to the record.
     """
     record = ExportRecord(
         kind,
@@ -202,8 +203,8 @@ def write_record(
 
 
 def _export_standard(graph: GraphModel, path: Path, length: int) -> None:
-    """Export a model with standard ONNX operators, by the exporter of PyTorch."""
-    # Separate tensors, because each is an input.
+    """Export a model with standard ONNX operators, using PyTorch's exporter."""
+    # Create separate tensors, because each becomes an input of the graph.
     ids, mask, types = (torch.full((2, 7), n) for n in (1, 1, 0))
     names = list(INPUTS)
     dynamic = {0: torch.export.Dim("batch"), 1: torch.export.Dim("length", max=length)}
@@ -224,7 +225,7 @@ def _export_standard(graph: GraphModel, path: Path, length: int) -> None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Disable warnings and log messages of the exporter."""
+    """Suppress warnings and log messages of PyTorch's exporter."""
     log = logging.getLogger("torch.onnx")
     level = log.level
     log.setLevel(logging.ERROR)
@@ -238,7 +239,7 @@ def _quiet() -> Iterator[None]:
 
 @torch.inference_mode()
 def _distance(graph: GraphModel, folder: Path, kind: str) -> float:
-    """Return the largest difference between outputs of graph and model, at all `SHAPES`."""
+    """Return the largest difference between outputs of the graph and the model for all `SHAPES`."""
     exported, rng = Graph(folder), np.random.default_rng(0)
     path = folder / GRAPHS[kind][0]
     run = load_onnx(path) if kind == "onnx" else load_openvino(path, "fp32")

@@ -1,4 +1,4 @@
-"""Graphs that replace the layers of a model for batches with which they are faster."""
+"""Use of a graph instead of a model's layers, for those batches that the graph computes faster."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ from bertkit.text.encoding import Encoding
 
 
 class GraphLayers:
-    """A replacement of the layers of a model by a graph, if the graph is faster for a batch.
+    """A function that computes a model's layers with a graph, if the graph is faster for a batch.
 
-    The graph computes hidden states for all heads, or embeddings with one pooling.
+    The graph computes either hidden states, which every head can use, or embeddings with one kind
+    of pooling.
 
     Args:
-        graphs: Function that returns the graph of a runtime.
-        runtime: Function that returns the fastest runtime for texts with these numbers of tokens,
-            or None for the layers of the model.
+        graphs: Function that returns the graph for a runtime.
+        runtime: Function that takes the number of tokens of each text. It returns the runtime that
+            computes the texts fastest, or None if the model's layers are faster.
         pooling: Pooling of the embeddings.
-        dtype: Dtype of the hidden states.
+        dtype: Dtype of the hidden states to return.
     """
 
     def __init__(
@@ -37,7 +38,7 @@ class GraphLayers:
         self.graphs, self.runtime, self.pooling, self.dtype = graphs, runtime, pooling, dtype
 
     def vectors(self, encodings: Sequence[Encoding]) -> NDArray[np.float32] | None:
-        """Compute the embeddings of texts, or return None if the model is faster.
+        """Compute the embeddings of texts, or return None if the model's layers are faster.
 
         Args:
             encodings: Encodings of the texts.
@@ -49,7 +50,7 @@ class GraphLayers:
         return None if runtime is None else self.graphs(runtime).rows(encodings)
 
     def __call__(self, batch: Batch) -> Tensor | None:
-        """Compute the hidden states of a batch, or return None if the model is faster.
+        """Compute the hidden states of a batch, or return None if the model's layers are faster.
 
         Args:
             batch: The batch.

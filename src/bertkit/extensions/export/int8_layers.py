@@ -1,8 +1,9 @@
-"""Linear layers in int8, whose input quantization is calibrated on texts.
+"""Linear layers that compute in int8, with quantization that is calibrated on texts.
 
-Weights have one scale per output. Inputs have one scale per layer, after each input dimension is
-divided by its smoothing factor (SmoothQuant: Xiao et al. 2023, equation 4). Sums are exact. The
-output has the precision of the model, or is quantized if the next layer is in int8, too.
+The weights have one scale per output. Each dimension of the input is first divided by its smoothing
+factor (SmoothQuant: Xiao et al. 2023, equation 4), and then one scale is used for the whole input.
+Sums of products are exact. The output has the dtype of the model, or is quantized if the next layer
+is also in int8.
 """
 
 from __future__ import annotations
@@ -25,23 +26,24 @@ from bertkit.models.transformer import Transformer
 from bertkit.nn.precision import has_amx
 
 SMOOTHING = 0.5
-"""Migration strength α: the part of the quantization difficulty of inputs that moves to weights."""
+"""Migration strength α of SmoothQuant: how much of the difficulty of quantization is moved from the
+inputs to the weights."""
 
 CLIPPED_FRACTION = 1e-5
-"""Fraction of values after an activation that are clipped at each end of the range."""
+"""Fraction of an activation function's outputs that are clipped at each end of the range."""
 
 ZERO_POINT = 128
-"""Zero point in the range 0 to 255."""
+"""Zero point of int8 values that are shifted to the range 0 to 255."""
 
 SAMPLED_ROWS = 512
-"""Number of rows per batch that are sampled to find the range of values."""
+"""Number of rows that are sampled per batch to find the range of values."""
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """The quantization of a layer's input: round(x * factor) + zero, from 0 to 255.
+    """How to quantize a layer's input: round(x * factor) + zero, from 0 to 255.
 
-    `scale` is the size of a step without smoothing.
+    `scale` is the size of a quantization step before smoothing.
 
     Shapes:
         factor: (D,).
@@ -53,18 +55,18 @@ class Inputs:
 
     @property
     def smoothing(self) -> Tensor:
-        """Smoothing factors that divide the inputs and multiply the weights. Shapes: (D,)."""
+        """Factors by which inputs are divided and weights are multiplied. Shapes: (D,)."""
         return 1.0 / (self.factor * self.scale)
 
 
 def faster(inputs: Mapping[str, Inputs], dtype: torch.dtype) -> Mapping[str, Inputs]:
-    """Return the layers that are faster in int8 than in `dtype`.
+    """Select the layers that are faster in int8 than in `dtype`.
 
-    With bf16 tile instructions (AMX), the attention layers are not: the quantization of their
-    inputs takes longer than int8 saves (notes/2026-11.md).
+    If the processor has tile instructions for bf16 (AMX), the layers in attention are not faster in
+    int8. Quantizing their inputs takes more time than int8 saves (notes/2026-11.md).
 
     Args:
-        inputs: Quantization of the inputs by layer name.
+        inputs: Quantization of the input of each layer, by layer name.
         dtype: Dtype of the model.
     """
     if dtype != torch.bfloat16 or not has_amx():
@@ -73,13 +75,13 @@ def faster(inputs: Mapping[str, Inputs], dtype: torch.dtype) -> Mapping[str, Inp
 
 
 class Int8RowsLinear(nn.Module):
-    """A linear layer in int8 with one scale per input row, for inference on the CPU.
+    """A linear layer that computes in int8 with one scale per input row, for inference on the CPU.
 
-    It needs no calibration. A row's result is bit-identical in every batch, because integer sums
-    are exact.
+    The layer needs no calibration. The result for a row is bit-identical in every batch, because
+    integer sums are exact.
 
     Args:
-        linear: The layer.
+        linear: Layer to convert.
         dtype: Dtype of the output.
 
     Source:
@@ -103,14 +105,14 @@ class Int8RowsLinear(nn.Module):
 
 
 class Int8Linear(nn.Module):
-    """A linear layer and an activation in int8, for inference on the CPU.
+    """A linear layer with an activation function that computes in int8, for inference on the CPU.
 
     Args:
-        linear: The layer.
-        inputs: Quantization of the input.
-        activation: Name and algorithm of the activation in oneDNN.
-        following: Quantization of the next layer's input, if that layer is in int8, too.
-        dtype: Dtype of inputs and outputs that are not quantized.
+        linear: Layer to convert.
+        inputs: Quantization of the layer's input.
+        activation: Name and algorithm of the activation function in oneDNN.
+        following: Quantization of the next layer's input, if that layer is also in int8.
+        dtype: Dtype of inputs, and of outputs that are not quantized.
     """
 
     def __init__(
@@ -148,10 +150,10 @@ class Int8Linear(nn.Module):
 
 
 def quantize_weight(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the scale of each output, and the quantized weights.
+    """Quantize weights, and return the scale of each output and the quantized weights.
 
     Args:
-        weight: Weights of a linear layer.
+        weight: Weight matrix of a linear layer.
 
     Shapes:
         weight: (O, D); returns (O,) and (O, D).
@@ -163,16 +165,17 @@ def quantize_weight(weight: Tensor) -> tuple[Tensor, Tensor]:
 
 @cache
 def largest_weight() -> int:
-    """Return the largest weight for which sums are exact: 127, or 63 on processors without VNNI.
+    """Return the largest quantized weight for which sums are exact: 127, or 63 without VNNI.
 
-    Processors without VNNI add two products in 16 bits, up to 32,767: 2 · 255 · 63 = 32,130 fits.
+    Processors without VNNI add two products in 16 bits, where the maximum is 32,767. With weights
+    up to 63, the sum is at most 2 · 255 · 63 = 32,130.
     """
     weight, x = torch.full((16, 64), 127, dtype=torch.int8), torch.full((1, 64), 255).byte()
     try:
         packed = torch.ops.onednn.qlinear_prepack(weight, None)
         sums = _linear(x, packed, torch.ones(16), torch.float32)
     except (AttributeError, RuntimeError):
-        # `unavailable` reports this error.
+        # `unavailable` reports this error later.
         return 127
     return 127 if bool((sums == 64 * 255 * 127).all()) else 63
 
@@ -188,9 +191,9 @@ def _linear(
     activation: str = "none",
     algorithm: str = "",
 ) -> Tensor:
-    """Run the int8 linear layer of oneDNN.
+    """Run oneDNN's int8 linear layer.
 
-    `inputs` and `outputs` are scales and zero points.
+    `inputs` and `outputs` contain the scale and zero point of the inputs and outputs.
 
     Shapes:
         x: (N, D); returns (N, O).
@@ -202,20 +205,20 @@ def _linear(
 
 @cache
 def _zeros(count: int) -> Tensor:
-    """Return the zero points of the weights, which are symmetric."""
+    """Return zero points of 0 for the weights, whose quantization is symmetric."""
     return torch.zeros(count, dtype=torch.int)
 
 
 def quantize_input(x: Tensor, factor: Tensor, zero: Tensor) -> Tensor:
     """Quantize the input of a layer to uint8.
 
-    It converts to int8 first: PyTorch converts to int8 four times faster, and bf16 is most precise
-    around 0.
+    The values are first converted to int8. PyTorch does this four times faster than converting to
+    uint8, and bf16 is most precise around 0.
 
     Args:
-        x: The input.
-        factor: Factor of each dimension, of the dtype of `x`.
-        zero: Zero point minus `ZERO_POINT`, of the dtype of `x`.
+        x: Input of the layer.
+        factor: Factor of each dimension, in the dtype of `x`.
+        zero: Zero point minus `ZERO_POINT`, in the dtype of `x`.
 
     Shapes:
         x: (N, D); returns (N, D).
@@ -229,7 +232,10 @@ def quantize_input(x: Tensor, factor: Tensor, zero: Tensor) -> Tensor:
 
 @cache
 def unavailable() -> str | None:
-    """Return why PyTorch does not support int8 layers here, or None. They are not public API."""
+    """Return why PyTorch cannot run int8 layers on this machine, or None if it can.
+
+    The result is tested, because these layers are not part of PyTorch's public API.
+    """
     linear, x = trial()
     step = float(x.max() - x.min()) / 255
     inputs = Inputs(torch.full((32,), 1 / step), step, round(-float(x.min()) / step))
@@ -242,7 +248,7 @@ def unavailable() -> str | None:
 
 
 def unsupported_reason(model: Model) -> str | None:
-    """Return why a model does not support int8, or None if it does.
+    """Return why a model cannot run in int8, or None if it can.
 
     Args:
         model: The model.
@@ -252,18 +258,18 @@ def unsupported_reason(model: Model) -> str | None:
     return f"not supported by {type(model.encoder).__name__}"
 
 
-# ---- Replacement of layers
+# ---- Replacing layers
 
 
 def replace_by_rows(model: Model, exact: Model) -> None:
-    """Replace all linear layers of a copy of a model by int8 layers with one scale per row.
+    """Replace all linear layers in a copy of a model with int8 layers that have one scale per row.
 
     Args:
-        model: The copy, which is changed.
-        exact: The model with the original weights.
+        model: Copy of the model, whose layers are replaced.
+        exact: Model with the original weights.
 
     Raises:
-        DeviceError: If the model or the machine does not support them.
+        DeviceError: If the model or the machine does not support int8.
     """
     _check(model)
     dtype, weights = next(model.parameters()).dtype, dict(exact.named_modules())
@@ -275,12 +281,12 @@ def replace_by_rows(model: Model, exact: Model) -> None:
 
 
 def calibrated(inputs: Mapping[str, Inputs]) -> Replace:
-    """Return a function that replaces the calibrated linear layers by int8 layers.
+    """Return a function that replaces the calibrated linear layers with int8 layers.
 
     The function raises DeviceError if the model or the machine does not support int8.
 
     Args:
-        inputs: Quantization of the inputs by layer name.
+        inputs: Quantization of the input of each layer, by layer name.
     """
 
     def replace(model: Model, exact: Model) -> None:
@@ -309,7 +315,7 @@ def _check(model: Model) -> None:
 
 
 def layers_of(model: Model) -> dict[str, nn.Linear]:
-    """Return the linear layers that can be quantized, by name.
+    """Return the linear layers that can be quantized, by layer name.
 
     Args:
         model: The model.
@@ -319,14 +325,14 @@ def layers_of(model: Model) -> dict[str, nn.Linear]:
 
 @torch.inference_mode()
 def calibrate(model: Model, batches: Sequence[Batch]) -> dict[str, Inputs]:
-    """Calibrate the quantization of each layer's input, in fp32.
+    """Determine how to quantize the input of each layer, by running the model in fp32.
 
     Args:
         model: The model.
         batches: Batches of typical texts.
 
     Returns:
-        The quantization by layer name.
+        The quantization of each layer's input, by layer name.
     """
     layers = layers_of(model)
     largest: dict[str, Tensor] = {}
@@ -343,7 +349,7 @@ def calibrate(model: Model, batches: Sequence[Batch]) -> dict[str, Inputs]:
             model.encoder(batch)
     inputs = {}
     for name, linear in layers.items():
-        # The output of the previous layer has one scale for all values.
+        # The previous layer computes this input, and its outputs have one scale for all values.
         if name.endswith(".down"):
             smoothing = torch.ones_like(largest[name])
         else:
@@ -352,14 +358,14 @@ def calibrate(model: Model, batches: Sequence[Batch]) -> dict[str, Inputs]:
             smoothing = smoothing.clamp(min=1e-3)
         low, high = _value_range(torch.cat(samples[name]) / smoothing, clip=name.endswith(".down"))
         scale = max(high - low, 1e-8) / 255
-        # Rounded to bf16, like in the computation.
+        # Round to bf16, as the computation does.
         factor = (1.0 / (smoothing * scale)).bfloat16().float()
         inputs[name] = Inputs(factor, scale, round(-low / scale))
     return inputs
 
 
 def _value_range(x: Tensor, *, clip: bool) -> tuple[float, float]:
-    """Return the range of values to quantize, which always includes 0."""
+    """Return the lowest and highest value to quantize. The range always includes 0."""
     values = x.flatten().sort().values
     tail = int(CLIPPED_FRACTION * len(values)) if clip else 0
     return min(float(values[tail]), 0.0), max(float(values[-1 - tail]), 0.0)
@@ -369,11 +375,11 @@ def _value_range(x: Tensor, *, clip: bool) -> tuple[float, float]:
 def record_inputs(
     layers: Mapping[str, nn.Linear], record: Callable[[str, Tensor], None]
 ) -> Iterator[None]:
-    """Call `record` with the name and input of each layer while the context is open.
+    """Call `record` with the name and input of each layer that runs while the context is open.
 
     Args:
-        layers: The layers by name.
-        record: The function.
+        layers: Layers to record, by name.
+        record: Function that receives the name and input of a layer.
     """
 
     def hook(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""File of a model's int8 quantization, and of its effect on the embeddings."""
+"""File that stores a model's int8 quantization and how much it changes the embeddings."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ FILE = "int8.safetensors"
 
 
 class Quality(msgspec.Struct, frozen=True, kw_only=True):
-    """The quality of a quantized model, measured on texts that were not used for calibration.
+    """The quality of a quantized model on texts that were not used to calibrate or select layers.
 
     Attributes:
-        fingerprint: Fingerprint of the model before quantization.
-        texts: Number of texts.
-        lowest_cosine: Lowest cosine similarity of an int8 and an fp32 embedding.
-        mean_cosine: Mean cosine similarity of int8 and fp32 embeddings.
-        left: Names of the layers that stay in bf16.
+        fingerprint: Fingerprint of the model that was quantized.
+        texts: Number of texts on which the quality was measured.
+        lowest_cosine: Lowest cosine similarity between the int8 and fp32 embeddings of a text.
+        mean_cosine: Mean cosine similarity between the int8 and fp32 embeddings of a text.
+        left: Names of the layers that are not quantized.
     """
 
     fingerprint: str
@@ -40,16 +40,17 @@ class Quality(msgspec.Struct, frozen=True, kw_only=True):
 class _Record(msgspec.Struct, frozen=True):
     quality: Quality
     steps: dict[str, tuple[Annotated[float, Meta(gt=0)], Annotated[int, Meta(ge=0, le=255)]]]
-    """Scale and zero point of each layer's input. The tensor with the same name has the factors."""
+    """Scale and zero point of each layer's input. The tensor with the layer's name contains the
+    factors."""
 
 
 def write_int8(folder: Path, inputs: Mapping[str, Inputs], quality: Quality) -> None:
-    """Write `FILE` into a model directory. The weights do not change.
+    """Write `FILE` to a model directory, whose weights stay unchanged.
 
     Args:
         folder: The model directory.
         inputs: Quantization of the inputs by layer name.
-        quality: Quality of the quantized model.
+        quality: Measured quality of the quantized model.
     """
     record = _Record(quality, {name: (i.scale, i.zero) for name, i in inputs.items()})
     tensors = {name: i.factor.contiguous() for name, i in inputs.items()}
@@ -58,17 +59,17 @@ def write_int8(folder: Path, inputs: Mapping[str, Inputs], quality: Quality) -> 
 
 
 def read_int8(folder: Path, fingerprint: str) -> tuple[dict[str, Inputs], Quality]:
-    """Read the quantization of a model.
+    """Read the int8 quantization of a model.
 
     Args:
         folder: The model directory.
         fingerprint: Fingerprint of the model.
 
     Returns:
-        The quantization of the inputs by layer name, and the quality.
+        The quantization of the input of each layer, by layer name, and the measured quality.
 
     Raises:
-        CheckpointError: If the file does not exist, is damaged, or belongs to other weights.
+        CheckpointError: If the file does not exist, is damaged, or was made for other weights.
     """
     path = folder / FILE
     if not path.exists():
@@ -83,13 +84,13 @@ def read_int8(folder: Path, fingerprint: str) -> tuple[dict[str, Inputs], Qualit
         raise CheckpointError(f"{path}: damaged ({error}); quantize the model again") from None
     if record.quality.fingerprint != fingerprint:
         raise CheckpointError(
-            f"{path}: the file belongs to other weights; quantize the model again"
+            f"{path}: the file was made for other weights; quantize the model again"
         )
     return inputs, record.quality
 
 
 def _is_valid(inputs: Inputs) -> bool:
-    """Return whether all factors and scales are finite, and the factors greater than 0."""
+    """Return whether all factors and scales are finite, and all factors are greater than 0."""
     factor = inputs.factor
     finite = factor.is_floating_point() and factor.ndim == 1 and math.isfinite(inputs.scale)
     return finite and bool((factor.isfinite() & (factor > 0)).all())

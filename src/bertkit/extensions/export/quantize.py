@@ -1,4 +1,4 @@
-"""Command that quantizes a model to int8."""
+"""The command `export int8`, which quantizes a model."""
 
 from __future__ import annotations
 
@@ -30,41 +30,44 @@ from bertkit.storage import check_unused
 from bertkit.text.encoding import Encoding
 
 MIN_TEXTS = 64
-"""Minimum number of texts: half for calibration, a quarter to select layers, and a quarter for the
-evaluation."""
+"""Minimum number of texts. Half of the texts are used for calibration, a quarter to select layers,
+and a quarter for the evaluation."""
 
 MAX_TEXTS = 1024
-"""Maximum number of texts that are used; more do not improve the result."""
+"""Maximum number of texts that are used. More texts do not improve the result."""
 
 MIN_COSINE = 0.99
-"""Default minimum of the cosine similarity; layers stay unquantized until it is reached."""
+"""Default of the minimum cosine similarity that int8 embeddings must have to fp32 embeddings."""
 
 Layers = Mapping[str, Inputs]
-"""Quantization of the inputs of int8 layers by layer name."""
+"""Quantization of the inputs of int8 layers, by layer name."""
 
 
 def quantize(
     model: str | Path, texts: Sequence[Path], /, *, out: Path, min_cosine: float = MIN_COSINE
 ) -> dict[str, Any]:
-    """Quantize a model to int8, and measure the loss of accuracy.
+    """Quantize a model to int8, and measure how much its embeddings change.
 
-    The texts should resemble the input of the model: half of them calibrate the layers, a quarter
-    selects the layers that stay in floating point, and the result is measured on the last quarter.
+    The texts should resemble those that the model will process. Half of them are used to calibrate
+    the layers, and a quarter to decide which layers stay in floating point. The result is measured
+    on the last quarter.
 
     Args:
         model: Model directory or hub id.
         texts: .txt files with one text per line, or .jsonl files.
-        out: Output directory of the model with int8 layers, for --precision int8. Must not exist.
-        min_cosine: Minimum cosine similarity of an int8 embedding and its fp32 embedding. Layers
-            stay in floating point until each text reaches it.
+        out: Directory to write the quantized model to, which runs with --precision int8. It must
+            not exist.
+        min_cosine: Minimum cosine similarity between the int8 and fp32 embeddings of a text. Layers
+            are kept in floating point until every text reaches this value.
 
     Returns:
-        Number of int8 layers, the other layers, cosine similarities and number of texts.
+        The number of int8 layers, the names of the other layers, the lowest and mean cosine
+        similarity, and the number of texts on which they were measured.
 
     Raises:
         ConfigError: If the model is generative or an LSTM.
         DataError: If there are too few texts.
-        DeviceError: If the processor has no int8 layers.
+        DeviceError: If int8 layers cannot run on this machine.
     """
     check_unused(out)
     reason = unavailable()
@@ -75,8 +78,8 @@ def quantize(
         raise ConfigError(f"{model}: int8 is {reason}")
     if "lm" in loaded.model.heads:
         raise ConfigError(
-            f"{model}: generative models need no calibration; use --precision int8 with the "
-            "original model"
+            f"{model}: generative models need no calibration; use --precision int8 with this "
+            "model directly"
         )
     held_out, selection, calibration = _split_texts(loaded, read_texts(texts))
     pruned = without_pruned_heads(loaded.model)
@@ -84,7 +87,7 @@ def quantize(
     inputs = calibrate(pruned, [batch for _, batch in engine.batches(calibration)])
 
     def cosines_of(encodings: Sequence[Encoding]) -> Callable[[Layers], NDArray[np.float32]]:
-        """Return a function that computes the cosine similarities of int8 layers to fp32."""
+        """Return a function that compares the embeddings of int8 layers with fp32 embeddings."""
         exact = engine.rows(encodings, pooling)
         run = partial(Engine, pruned, precision="auto")
         return lambda layers: cosines(run(int8=calibrated(layers)).rows(encodings, pooling), exact)
@@ -92,7 +95,7 @@ def quantize(
     chosen, left = _select_layers(inputs, cosines_of(selection), min_cosine)
     if not chosen:
         raise DataError(
-            f"{model}: no int8 layer reaches a cosine similarity of {min_cosine}; "
+            f"{model}: with even one layer in int8, the cosine similarity is below {min_cosine}; "
             "reduce --min-cosine"
         )
     reached = cosines_of(held_out)(chosen)
@@ -105,11 +108,12 @@ def quantize(
     )
     resave(loaded, loaded.model, out)
     write_int8(out, chosen, quality)
-    say(f"{out}: {len(chosen)} of {len(inputs)} layers in int8")
+    say(f"{out}: {len(chosen)} of {len(inputs)} layers are in int8")
     if quality.lowest_cosine < min_cosine:
         say(
-            f"warning: lowest cosine similarity {quality.lowest_cosine:.4f} on held-out texts, "
-            f"below --min-cosine {min_cosine}; use more texts, or increase --min-cosine"
+            "warning: the lowest cosine similarity on held-out texts is "
+            f"{quality.lowest_cosine:.4f}, which is below --min-cosine {min_cosine}; use more "
+            "texts, or increase --min-cosine to quantize fewer layers"
         )
     return {
         "layers": len(chosen),
@@ -121,11 +125,11 @@ def quantize(
 
 
 def _split_texts(loaded: Loaded, texts: Sequence[str]) -> tuple[list[Encoding], ...]:
-    """Split texts: a quarter for evaluation, a quarter for selection, and half for calibration."""
+    """Encode texts, and split them for evaluation (1/4), selection (1/4) and calibration (1/2)."""
     if len(texts) < MIN_TEXTS:
         raise DataError(
-            f"at least {MIN_TEXTS} texts are required for calibration, got {len(texts)}; add texts "
-            "that resemble the input of the model"
+            f"quantization requires at least {MIN_TEXTS} texts, got {len(texts)}; add texts that "
+            "resemble the input of the model"
         )
     texts = texts[:: -(-len(texts) // MAX_TEXTS)]
     encodings = loaded.tokenizer.encode_batch(texts, max_length=loaded.length, truncate="longest")
@@ -135,7 +139,7 @@ def _split_texts(loaded: Loaded, texts: Sequence[str]) -> tuple[list[Encoding], 
 def _select_layers(
     inputs: Layers, cosines_with: Callable[[Layers], NDArray[np.float32]], min_cosine: float
 ) -> tuple[dict[str, Inputs], list[str]]:
-    """Return the layers to quantize, and the names of the other layers, the worst one first."""
+    """Return the layers to quantize, and the names of the other layers, with the worst first."""
 
     def lowest_cosine(layers: Layers) -> float:
         return float(cosines_with(layers).min())
@@ -152,10 +156,10 @@ def _select_layers(
 
 
 def read_texts(paths: Sequence[Path]) -> list[str]:
-    """Read the lines of .txt files and the texts of .jsonl rows.
+    """Read texts from the lines of .txt files and the rows of .jsonl files.
 
     Args:
-        paths: The files.
+        paths: Files to read.
     """
     texts: list[str] = []
     for document in documents(paths):

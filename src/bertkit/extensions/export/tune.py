@@ -1,4 +1,4 @@
-"""Command that finds the fastest settings of a model on this machine, and stores them."""
+"""The command `export tune`, which finds and stores a model's fastest settings on this machine."""
 
 from __future__ import annotations
 
@@ -48,13 +48,14 @@ from bertkit.storage import new_folder
 from bertkit.threads import thread_limit
 
 TIMED_TEXTS = 512
-"""Number of texts that are embedded in each measurement."""
+"""Number of texts that the model embeds in each measurement."""
 
 BUDGETS = (1024, 2048, 4096, 8192, 16384)
-"""Batch sizes in tokens that are timed."""
+"""Batch sizes to time, in tokens."""
 
 TIMED_ROUNDS = 3
-"""Number of measurements of each choice, alternating with other choices; the median is used."""
+"""Number of times that each choice is measured, alternating with other choices. The median is
+used."""
 
 C = TypeVar("C")
 
@@ -69,28 +70,29 @@ def tune(
 ) -> dict[str, Any]:
     """Find the fastest settings of a model on this machine.
 
-    Times precisions, batch sizes and numbers of threads. If ONNX Runtime or OpenVINO is installed
-    and the model has layers like BERT's, times bertkit's engine against a graph, with few and many
-    texts, short and long. The model directory stores the result.
+    The command times precisions, batch sizes and numbers of threads, and stores the fastest in the
+    model directory. If ONNX Runtime or OpenVINO is installed and the model has layers like BERT's,
+    the command also compares bertkit's engine with a graph, for few and many texts and for short
+    and long texts.
 
     Args:
-        model: Model directory.
+        model: Model directory, which must be writable.
         texts: .txt files with one text per line, or .jsonl files. The best settings depend on the
-            length of the texts. Default: English text of this machine.
-        min_cosine: Minimum cosine similarity of an embedding and its fp32 embedding. Precisions and
-            runtimes below it are skipped.
-        precision: Precision to find the fastest settings for. auto tries all precisions.
+            length of the texts. Default: English text that is installed with Python.
+        min_cosine: Minimum cosine similarity between an embedding and the fp32 embedding of the
+            same text. Precisions and runtimes with a lower similarity are skipped.
+        precision: Precision for which to find the fastest settings. auto tries all precisions.
 
     Returns:
-        The settings, and the texts per second of each setting that was timed.
+        The fastest settings, and the speed of every setting that was timed, in texts per second.
 
     Raises:
-        ConfigError: If the directory is not writable.
+        ConfigError: If the directory is not writable, or the precision is not supported.
         DataError: If the files contain no text.
     """
     loaded = _load_writable(model)
     weights = weights_of(loaded.folder)
-    # Check the file before the measurements.
+    # Check that the file of earlier results is valid before spending time on measurements.
     records(loaded.folder)
     works = _timed_works(loaded, texts)
     tried: dict[str, dict[Any, Any]] = {}
@@ -104,13 +106,13 @@ def tune(
     def runs(choices: Mapping[C, Embed]) -> dict[C, Callable[[], object]]:
         return {choice: partial(embed.run, works) for choice, embed in choices.items()}
 
-    # The number of threads is never above the limit of the process.
+    # Never use more threads than this process is allowed to use.
     torch.set_num_threads(min(torch.get_num_threads(), thread_limit()))
     precisions, exact = _precisions(loaded, works, min_cosine)
     if precision not in ("auto", *precisions):
         raise ConfigError(
-            f"precision: {precision} is not supported by this machine, or its similarity is below "
-            f"--min-cosine; use {' or '.join(precisions)}, or auto"
+            f"precision: this machine does not support {precision}, or the cosine similarity is "
+            f"below --min-cosine; use {' or '.join(precisions)}, or auto"
         )
     if precision == "auto":
         precision = fastest("precision", runs(precisions))
@@ -134,7 +136,7 @@ def tune(
         versions=versions(),
         weights=weights,
     )
-    # Before the graph of an older record is deleted.
+    # Store this result before the graph that an older result uses is deleted.
     write_tuned(loaded.folder, choice)
     engines = _time_engines(loaded, packed, choice, works, exact, min_cosine, tried)
     write_tuned(loaded.folder, msgspec.structs.replace(choice, engines=engines))
@@ -143,7 +145,7 @@ def tune(
 
 
 def _load_writable(model: str | Path) -> Loaded:
-    """Load a model from a directory that can store the settings.
+    """Load a model from a directory, and check that the settings can be stored there.
 
     Raises:
         ConfigError: If the model is a file, or its directory is not writable.
@@ -151,7 +153,7 @@ def _load_writable(model: str | Path) -> Loaded:
     loaded = load(model)
     if not loaded.folder.is_dir():
         raise ConfigError(
-            f"{model}: expected a model directory, which can store the settings, got a file"
+            f"{model}: expected a model directory to store the settings in, got a file"
         )
     if not os.access(loaded.folder, os.W_OK):
         raise ConfigError(f"{loaded.folder}: not writable; copy the directory and tune the copy")
@@ -159,17 +161,17 @@ def _load_writable(model: str | Path) -> Loaded:
 
 
 def _timed_works(loaded: Loaded, texts: Sequence[Path] | None) -> list[Work]:
-    """Read and tokenize the texts that are timed.
+    """Read and tokenize the texts to time.
 
     Raises:
         DataError: If the files contain no text.
     """
     samples = (read_texts(texts) if texts else _local_texts())[:TIMED_TEXTS]
     if not samples:
-        raise DataError("texts: the files contain no text; use files with typical texts")
+        raise DataError("the files contain no text; use files with typical texts")
     works = Embed(loaded, "fp32").prepare(samples, long="truncate")
     tokens = sum(work.tokens for work in works)
-    say(f"timing {len(works)} texts with {tokens:,} tokens, first in each precision")
+    say(f"timing {len(works)} texts with {tokens:,} tokens, starting with the precisions")
     return works
 
 
@@ -182,15 +184,15 @@ def _time_engines(
     min_cosine: float,
     tried: dict[str, dict[Any, Any]],
 ) -> dict[str, EngineName]:
-    """Return the fastest engine for one, few and many texts, short and long.
+    """Return the fastest engine for one, few and many texts, each for short and long texts.
 
-    The directory keeps the graph if it is the fastest in any of these cases.
+    The graph is kept in the model directory if it is the fastest in any of these cases.
     """
     out = loaded.folder / GRAPH_DIRECTORY
     if out.exists():
         shutil.rmtree(out)
     if reason := _no_graph(loaded, choice.precision):
-        say(f"engine: only packed batches, because {reason}")
+        say(f"engine: packed batches only, because {reason}")
         return {}
     _write_graph(loaded, packed, choice.precision, out)
     engines: dict[EngineName, Callable[[Sequence[Work]], object]] = {
@@ -242,7 +244,7 @@ def _call_each(call: Callable[[Any], object], parts: Sequence[Any]) -> None:
 
 
 def _runtimes(precision: Inference) -> list[Runtime]:
-    """Return the installed runtimes that support a precision; OpenVINO lacks the int8 operators."""
+    """Return the installed runtimes that support a precision. OpenVINO does not support int8."""
     runtimes: tuple[Runtime, ...] = get_args(Runtime)
     return [
         name
@@ -252,7 +254,7 @@ def _runtimes(precision: Inference) -> list[Runtime]:
 
 
 def _no_graph(loaded: Loaded, precision: Inference) -> str | None:
-    """Return why graphs cannot be timed, or None if they can."""
+    """Return why graphs cannot be timed for a model, or None if they can."""
     if not _runtimes(precision):
         return "ONNX Runtime and OpenVINO are not installed (pip install 'bertkit[export]')"
     if importlib.util.find_spec("onnx") is None:
@@ -264,7 +266,7 @@ def _no_graph(loaded: Loaded, precision: Inference) -> str | None:
 
 
 def _write_graph(loaded: Loaded, packed: Embed, precision: Inference, out: Path) -> None:
-    """Write the graph of a model as an exported directory, without normalization of embeddings."""
+    """Export a model to a directory with a graph that does not normalize embeddings."""
     from bertkit.extensions.export.graph import build, write
     from bertkit.extensions.export.graph_export import write_record
 
@@ -286,7 +288,7 @@ def _write_graph(loaded: Loaded, packed: Embed, precision: Inference, out: Path)
 def _precisions(
     loaded: Loaded, works: Sequence[Work], min_cosine: float
 ) -> tuple[dict[Inference, Embed], NDArray[np.float32]]:
-    """Return the precisions of this machine that are close to fp32, and the fp32 embeddings."""
+    """Return embedders for the precisions close enough to fp32, and the fp32 embeddings."""
     exact = Embed(loaded, open_engine(loaded, "fp32"))
     vectors = exact.run(works)
     precisions: dict[Inference, Embed] = {"fp32": exact}
@@ -305,13 +307,13 @@ def _precisions(
 
 
 def _seconds(choices: Mapping[C, Callable[[], object]]) -> dict[C, float]:
-    """Return the median time of each choice in seconds."""
+    """Measure the median time of each choice, in seconds."""
     times: dict[C, list[float]] = {choice: [] for choice in choices}
     for round_ in range(TIMED_ROUNDS + 1):
         for choice, call in choices.items():
             start = time.perf_counter()
             call()
-            # The first round only warms up.
+            # The first round is only a warm-up.
             if round_:
                 times[choice].append(time.perf_counter() - start)
     return {choice: median(values) for choice, values in times.items()}
@@ -327,7 +329,7 @@ def _with_threads(count: int, run: Callable[..., object], *arguments: object) ->
 
 
 def _local_texts() -> list[str]:
-    """Return short and long paragraphs of the Python reference."""
+    """Return short and long paragraphs from the Python reference that is installed with Python."""
     paragraphs: list[str] = []
     for _, text in documents():
         paragraphs += (" ".join(part.split()) for part in text.split("\n\n") if part.strip())

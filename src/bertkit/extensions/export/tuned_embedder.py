@@ -1,4 +1,7 @@
-"""Embeddings of a model that was tuned on this machine; torch is imported only if it is needed."""
+"""Embeddings with a model that was tuned on this machine.
+
+torch is imported only if it is needed.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def tuned_embedder(folder: Path) -> TunedEmbed | None:
-    """Load a model that was tuned on this machine, if a graph is the fastest for some texts.
+    """Load a tuned model, or return None if tuning found no texts for which a graph is fastest.
 
     Args:
         folder: The model directory.
@@ -30,16 +33,16 @@ def tuned_embedder(folder: Path) -> TunedEmbed | None:
 
 
 class TunedEmbed(Exported):
-    """An embedding model that was tuned, whose graph is the fastest for some texts.
+    """A tuned embedding model with a graph, which is the fastest way to embed some texts.
 
-    It imports torch only for other texts.
+    torch is imported only when other texts are embedded.
 
     Args:
         folder: The model directory.
-        tuned: The stored settings.
+        tuned: Stored settings of this machine.
     """
 
-    # The graphs do not normalize embeddings.
+    # Windows are possible, because these graphs do not normalize embeddings.
     windows = True
 
     def __init__(self, folder: Path, tuned: Tuned) -> None:

@@ -1,4 +1,4 @@
-"""Tuning results that a model directory stores for each machine, read without torch."""
+"""Tuning results in a model directory, one for each machine. Reading them does not need torch."""
 
 from __future__ import annotations
 
@@ -28,21 +28,22 @@ from bertkit.threads import thread_limit
 FILE = TUNING_FILE
 
 GRAPH_DIRECTORY = "tuned"
-"""Subdirectory of the graph, which both runtimes load."""
+"""Subdirectory that contains the graph, which both runtimes can load."""
 
 EngineName = Literal["packed", "onnxruntime", "openvino"]
-"""bertkit's engine with packed batches, or a runtime of the graph."""
+"""Name of an engine: packed is bertkit's engine with packed batches, and the others are runtimes of
+the graph."""
 
 NAMES: dict[str, str] = {"onnxruntime": "ONNX Runtime", "openvino": "OpenVINO"}
 
 COUNTS = (1, 4, 64)
-"""Numbers of texts that are timed together: one, few and many."""
+"""Numbers of texts to time together: one, few and many."""
 
 SHORT_TEXT_TOKENS = 48
-"""Maximum mean number of tokens of short texts."""
+"""Texts count as short if their mean number of tokens is at most this."""
 
 MAX_TOKENS = 1 << 17
-"""Maximum number of tokens of a batch."""
+"""Maximum number of tokens in a batch."""
 
 HASHED = (
     "*.safetensors",
@@ -56,29 +57,30 @@ HASHED = (
     "added_tokens.json",
     "*.spm",
 )
-"""Files of weights, settings and tokenizers."""
+"""Patterns of files that contain weights, settings or tokenizers."""
 
 INSTRUCTIONS = ("avx512f", "avx_vnni", "avx512_vnni", "avx512_bf16", "amx_int8", "amx_bf16", "bf16")
-"""Relevant processor instructions, with the names of Linux."""
+"""Processor instructions that affect the speed, by their names in Linux."""
 
 VERSIONS = ("bertkit", "torch", "onnxruntime", "openvino")
-"""Packages whose versions affect the measurements."""
+"""Packages whose versions can affect the measurements."""
 
 
 class Tuned(Settings, frozen=True):
     """The fastest settings of a model on one machine.
 
     Attributes:
-        processor: Processor and its instructions.
-        cores: Number of cores that threads can use.
+        processor: Name of the processor and the instructions that affect its speed.
+        cores: Number of cores that threads could use.
         precision: Precision of the computation.
-        max_batch_tokens: Maximum number of tokens of a batch.
+        max_batch_tokens: Maximum number of tokens in a batch.
         threads: Number of threads.
-        texts_per_second: Measured speed.
-        engines: Fastest engine by `cell`. Default: bertkit's engine.
+        texts_per_second: Measured speed in texts per second.
+        engines: Fastest engine for each kind of input, as named by `cell`. Default: bertkit's
+            engine.
         pooling: Pooling of the embeddings.
-        versions: Versions of the packages at the measurement.
-        weights: Hash of the model at the measurement.
+        versions: Versions of the packages with which the settings were measured.
+        weights: Hash of the model files with which the settings were measured.
     """
 
     processor: str
@@ -97,7 +99,7 @@ class Tuned(Settings, frozen=True):
             raise ValueError(f"threads must not exceed cores ({self.cores}), got {self.threads}")
 
     def runtime(self, lengths: Sequence[int]) -> Runtime | None:
-        """Return the fastest runtime for texts, or None for bertkit's engine.
+        """Return the fastest runtime for some texts, or None if bertkit's engine is faster.
 
         Args:
             lengths: Number of tokens of each text.
@@ -107,13 +109,14 @@ class Tuned(Settings, frozen=True):
 
     @property
     def runtimes(self) -> list[Runtime]:
-        """Runtimes that are the fastest for some texts."""
+        """Runtimes that are fastest for some texts."""
         return sorted({engine for engine in self.engines.values() if engine != "packed"})
 
     def graphs(self, folder: Path) -> Callable[[Runtime], Graph]:
-        """Return a function that loads the graph in a runtime, once per runtime.
+        """Return a function that loads the graph in a runtime, only once for each runtime.
 
-        OpenVINO computes in bf16 if that is the precision. ONNX Runtime does not support bf16.
+        If the precision is bf16, OpenVINO computes in bf16. ONNX Runtime computes in fp32, because
+        it does not support bf16.
 
         Args:
             folder: The model directory.
@@ -128,7 +131,7 @@ class Tuned(Settings, frozen=True):
 
     @property
     def engine_description(self) -> str:
-        """Description of the engines, for messages."""
+        """Description of the engines, to show in messages."""
         names = []
         for runtime in self.runtimes:
             fp32 = runtime == "onnxruntime" and self.precision == "bf16"
@@ -141,7 +144,7 @@ class Tuned(Settings, frozen=True):
 
 
 def cell(lengths: Sequence[int]) -> str:
-    """Return the nearest count of `COUNTS` and whether texts are short or long, such as "4 short".
+    """Name the kind of input, such as "4 short": the nearest number in `COUNTS`, and short or long.
 
     Args:
         lengths: Number of tokens of each text.
@@ -153,8 +156,8 @@ def cell(lengths: Sequence[int]) -> str:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of the installed packages of `VERSIONS`."""
-    # Imported here, because it is slow and only needed by tuned models.
+    """Return the versions of those packages in `VERSIONS` that are installed."""
+    # Imported here, because importing it is slow and only tuned models need it.
     import importlib.metadata
 
     installed = {}
@@ -167,9 +170,9 @@ def versions() -> dict[str, str]:
 
 
 def weights_of(folder: Path) -> str:
-    """Return a hash of all files that affect the embeddings of a model directory.
+    """Compute a hash of all files in a model directory that affect the embeddings.
 
-    It includes checkpoints of the run, and the base model of an adapter.
+    The hash includes the checkpoints of a run, and the base model of an adapter.
 
     Args:
         folder: The model directory.
@@ -197,7 +200,8 @@ def processor() -> str:
 def processor_and_instructions() -> str:
     """Return the name of the processor, and its instructions that affect the speed.
 
-    In virtual machines, different processors can have the same name.
+    The name alone is not enough, because different processors can have the same name in virtual
+    machines.
     """
     found = [flag for flag in INSTRUCTIONS if re.search(rf"\b{flag}\b", cpuinfo())]
     limit = os.environ.get("ONEDNN_MAX_CPU_ISA", "").upper()
@@ -205,9 +209,10 @@ def processor_and_instructions() -> str:
 
 
 def read_tuned(folder: Path) -> Tuned | None:
-    """Return the tuning result of this machine, if versions and weights have not changed.
+    """Return the tuning result of this machine, or None if there is no valid one.
 
-    If a result exists but cannot be used, a message is logged.
+    A result is not valid if the machine, the versions of packages or the weights have changed
+    since. A message then states the reason.
 
     Args:
         folder: The model directory.
@@ -218,7 +223,7 @@ def read_tuned(folder: Path) -> Tuned | None:
     here, stored = (processor_and_instructions(), thread_limit()), records(folder)
     record = next((t for t in stored if (t.processor, t.cores) == here), None)
     if record is None:
-        reason = "the machine, its cores or OMP_NUM_THREADS differ" if stored else ""
+        reason = "another processor, number of cores or OMP_NUM_THREADS" if stored else ""
     elif record.versions != versions():
         reason = "other versions of " + " and ".join(
             name for name in VERSIONS if record.versions.get(name) != versions().get(name)
@@ -226,7 +231,10 @@ def read_tuned(folder: Path) -> Tuned | None:
     else:
         reason = "" if record.weights == weights_of(folder) else "other weights or settings"
     if reason:
-        say(f"{folder / FILE}: the tuning is not used ({reason}); run `bertkit export tune` again")
+        say(
+            f"{folder / FILE}: the stored settings are not used, because they were measured with "
+            f"{reason}; run `bertkit export tune` again"
+        )
         return None
     return record
 
@@ -234,8 +242,8 @@ def read_tuned(folder: Path) -> Tuned | None:
 def write_tuned(folder: Path, tuned: Tuned) -> None:
     """Store the tuning result of this machine.
 
-    It replaces an older result of the machine, and results of other machines that use a graph,
-    because the directory has only one graph.
+    The result replaces an older result of this machine. It also replaces results of other machines
+    that use a graph, because the directory has only one graph.
 
     Args:
         folder: The model directory.
@@ -247,7 +255,7 @@ def write_tuned(folder: Path, tuned: Tuned) -> None:
 
 
 def records(folder: Path) -> list[Tuned]:
-    """Return the tuning results of all machines.
+    """Read the tuning results of all machines.
 
     Args:
         folder: The model directory.
@@ -261,4 +269,4 @@ def records(folder: Path) -> list[Tuned]:
     except FileNotFoundError:
         return []
     except msgspec.ValidationError as error:
-        raise CheckpointError(f"{folder / FILE}: damaged ({error}); remove it") from None
+        raise CheckpointError(f"{folder / FILE}: damaged ({error}); delete this file") from None

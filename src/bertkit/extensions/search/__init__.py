@@ -1,4 +1,4 @@
-"""Search of documents: conversion, indexing, stores, and evaluation."""
+"""Document search: converting files, indexing, storing, searching, and evaluating the results."""
 
 from bertkit.registry import Extension
 

@@ -1,7 +1,7 @@
-"""Conversion of untrusted files in a separate process with limits of memory and time.
+"""Conversion of untrusted files in a separate process with memory and time limits.
 
-A malicious file can require any amount of memory or time. The process is then killed, and the file
-is reported.
+The conversion of a malicious file can take any amount of memory or time. If a limit is exceeded,
+the conversion fails and an error names the file.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ MAX_MEMORY_BYTES = 2 << 30
 """Memory limit of the process in bytes, on systems that support such a limit (Linux)."""
 
 TIMEOUT_SECONDS = 300
-"""Seconds after which the conversion of a file is stopped."""
+"""Time in seconds after which the conversion of a file is stopped."""
 
 MAX_DOCUMENT_CHARACTERS = 16 << 20
-"""Maximum number of characters of a document. Longer documents should be split into parts."""
+"""Maximum number of characters in a document. The user has to split longer documents into parts."""
 
 CHILD = "from bertkit.extensions.search.converter import main; main()"
 
 
 class Converter:
-    """A converter of files to text, which runs in a separate process.
+    """A converter that extracts text from files in a separate process.
 
-    The process starts with the first file. Results are cached on disk until the context manager
-    exits.
+    The process starts when the first file is converted. Results are cached on disk until the
+    context manager exits.
     """
 
     def __init__(self) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="bertkit-")
         self._process: subprocess.Popen[bytes] | None = None
         self._results: dict[Path, Path | str] = {}
-        """Path of the result of each file, or the error message."""
+        """For each file, the path of its result or the error message."""
 
     def __enter__(self) -> Self:
         return self
@@ -53,7 +53,7 @@ class Converter:
         self._folder.cleanup()
 
     def __call__(self, file: Path) -> Extracted:
-        """Return the text of a file.
+        """Extract the text of a file.
 
         Args:
             file: A file of one of the types in `CONVERTED`.
@@ -70,7 +70,7 @@ class Converter:
         return msgspec.json.decode(result.read_bytes(), type=Extracted)
 
     def _convert(self, file: Path, out: Path) -> str:
-        """Convert a file in the process, and return the error message, or "" if it succeeds."""
+        """Convert a file in the process, and return the error message, or "" after success."""
         process = self._process = self._process or _start_process()
         assert process.stdin is not None
         assert process.stdout is not None
@@ -89,8 +89,8 @@ class Converter:
         if answer:
             return msgspec.json.decode(answer, type=str)
         self._stop_process()
-        problem = "reading it crashed" if in_time else f"not read within {TIMEOUT_SECONDS} seconds"
-        return f"{file}: {problem}; the file may be damaged or malicious, remove it"
+        problem = "reading it crashed" if in_time else f"reading it took over {TIMEOUT_SECONDS} s"
+        return f"{file}: {problem}; the file may be damaged or malicious, so remove it"
 
     def _stop_process(self) -> None:
         if self._process is not None:
@@ -111,9 +111,10 @@ def _start_process() -> subprocess.Popen[bytes]:
 
 
 def main() -> None:
-    """Convert the file of each line of stdin, and write the error messages to stdout.
+    """Convert the file that each line of stdin names, and write an error message or "" to stdout.
 
-    A line contains the path of the file, its name in messages, and the path of the result.
+    A line contains the path of the file, its name in error messages, and the path to write the
+    result to.
     """
     _limit_resources()
     answers = os.fdopen(os.dup(1), "wb")
@@ -135,15 +136,15 @@ def _read(path: Path, name: str, out: Path) -> str:
         return str(error).replace(str(path), name)
     except MemoryError:
         limit = MAX_MEMORY_BYTES >> 30
-        return f"{name}: reading it requires more than {limit} GiB of memory; remove it"
+        return f"{name}: reading the file requires more than {limit} GiB of memory; remove the file"
     return ""
 
 
 def too_long_message(name: str, characters: int) -> str:
-    """Return the error message of a document that is too long."""
+    """Return the error message for a document that is too long."""
     return (
-        f"{name}: the document has {characters:,} characters, the maximum is "
-        f"{MAX_DOCUMENT_CHARACTERS:,}; split it into parts such as chapters"
+        f"{name}: the document has {characters:,} characters, but the maximum is "
+        f"{MAX_DOCUMENT_CHARACTERS:,}; split the document into parts such as chapters"
     )
 
 

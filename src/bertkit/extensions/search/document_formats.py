@@ -1,7 +1,7 @@
-"""Documents as text with its headings: Markdown, HTML, PDF, Word, reStructuredText, notebooks.
+"""Conversion of Markdown, HTML, PDF, Word, reStructuredText and notebooks to text with headings.
 
-Converters never download anything or open other files, whatever a file contains. `converter` runs
-them with limits of memory and time.
+Converters never download anything or open other files, whatever a file contains. The module
+`converter` runs them with memory and time limits.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from bertkit.errors import DataError
 from bertkit.storage import EXPANSION, FLOOR
 
 UNPACKED, UNPACKED_XML = 512 << 20, 64 << 20
-"""Maximum unpacked size in bytes of a .docx file, and of its XML files."""
+"""Maximum unpacked sizes in bytes: of a whole .docx file, and of the XML files in it."""
 
 PARAGRAPHS_OF_DOCX = 200_000
-"""Maximum number of paragraphs and table rows of a .docx file."""
+"""Maximum number of paragraphs and table rows in a .docx file."""
 
 MAX_OUTLINE_ENTRIES = 10_000
 """Maximum number of outline entries to read from a PDF."""
 
 CELL_SEPARATOR = " | "
-"""Separator of the cells of a table row."""
+"""Text that separates the cells of a table row."""
 
 
 class Heading(msgspec.Struct, frozen=True):
-    """A heading: characters [start, end) of the text.
+    """A heading, which is at characters [start, end) of the text.
 
     `level` is 1 for the highest heading, or 0 for the title of the document.
     """
@@ -49,9 +49,9 @@ class Heading(msgspec.Struct, frozen=True):
 
 
 class Extracted(msgspec.Struct, frozen=True):
-    """The text of a file, with a blank line between paragraphs.
+    """The text that was extracted from a file, with a blank line between paragraphs.
 
-    `pages` contains the offset of each page, if the file has pages.
+    If the file has pages, `pages` contains the offset at which each page starts.
     """
 
     text: str
@@ -60,7 +60,7 @@ class Extracted(msgspec.Struct, frozen=True):
 
 
 class _Writer:
-    """A builder of a text from its paragraphs and headings."""
+    """A builder that joins paragraphs and headings to a text."""
 
     def __init__(self) -> None:
         self.parts: list[str] = []
@@ -90,12 +90,12 @@ _UNDERLINE = re.compile(r" {0,3}(=+|-+)[ \t]*")
 
 
 def markdown(text: str) -> Extracted:
-    """Return Markdown unchanged, with its headings: # and underlined headings outside of code."""
+    """Find the headings of a Markdown text, both # and underlined ones; the text is unchanged."""
     return Extracted(text, tuple(_markdown_headings(text)))
 
 
 def _markdown_headings(text: str) -> Iterator[Heading]:
-    # Skip front matter, such as the settings of a static site.
+    # Skip front matter, such as the settings of a page in a static site.
     front = _FRONT.match(text)
     start, before, fence, blank = front.end() if front else 0, "", "", True
     for line in text[start:].splitlines(keepends=True):
@@ -119,7 +119,7 @@ def _markdown_headings(text: str) -> Iterator[Heading]:
         # quotation or code block.
         single = bare and blank and not bare.lstrip().startswith(tuple("-*+>|0123456789"))
         before = line if single and not bare.startswith("    ") else ""
-        # Code, headings and horizontal rules end a paragraph, too.
+        # Code, headings and horizontal rules also end a paragraph.
         blank = not bare.strip()
         start += len(line)
 
@@ -128,9 +128,9 @@ def _markdown_headings(text: str) -> Iterator[Heading]:
 
 UNSEEN = ("script", "style", "noscript", "template", "nav")
 ROLES = ("navigation", "menu", "menubar", "banner", "contentinfo", "search")
-"""ARIA roles of elements without content."""
+"""ARIA roles of elements that are skipped because they contain no content of the page."""
 MENUS = {"nav", "navbar", "navigation", "menu", "menubar", "breadcrumb", "breadcrumbs"}
-"""Classes and ids of elements that are skipped if they consist of links."""
+"""Classes and ids of elements that are skipped if they contain only links."""
 LEVELS = {"title": 0, "h1": 1, "h2": 2, "h3": 3, "h4": 4, "h5": 5, "h6": 6}
 PARAGRAPHS = (
     *LEVELS,
@@ -139,15 +139,16 @@ PARAGRAPHS = (
 )
 LINES = ("li", "tr", "br", "dt", "dd", "option")
 _PARAGRAPH, _LINE, _CELL, _HEADING = "\ue000\ue001\ue002\ue003"
-"""Private-use characters that mark the structure of a page; they are removed from its own text."""
+"""Private-use characters that mark the structure of a page. If the text of the page itself contains
+them, they are removed from it."""
 _MARKS = re.compile(f"[{_PARAGRAPH}{_LINE}{_CELL}{_HEADING}]")
 
 
 def html(page: str) -> Extracted:
-    """Extract the visible text of a web page. A table row becomes a line with separated cells.
+    """Extract the visible text of a web page. Each table row becomes one line.
 
     Args:
-        page: The HTML.
+        page: HTML of the page.
 
     Raises:
         DataError: If Beautiful Soup is not installed.
@@ -173,9 +174,11 @@ def html(page: str) -> Extracted:
     for tag in soup([*PARAGRAPHS, *LINES, "td", "th"]):
         mark = _LINE if tag.name in LINES else _PARAGRAPH if tag.name in PARAGRAPHS else _CELL
         level = LEVELS.get(tag.name)
-        # Insert inside of the element: inserting before it would search all its siblings.
+        # Insert the mark inside the element, because inserting it before the element would search
+        # all siblings.
         tag.insert(0, mark + ("" if level is None else f"{_HEADING}{level}"))
-        # A cell ends at the next one, and many cells have no end tag.
+        # Cells need no mark at their end: a cell ends where the next one begins, and many have no
+        # end tag.
         if mark != _CELL:
             tag.append(mark)
     writer = _Writer()
@@ -188,7 +191,7 @@ def html(page: str) -> Extracted:
 
 
 def _is_navigation(tag: Any) -> bool:
-    """Return whether an element is a menu, or the header or footer of the page."""
+    """Return whether an element is a menu, a page header or a page footer."""
     if tag.get("role") in ROLES:
         return True
     if tag.name in ("header", "footer"):
@@ -209,7 +212,7 @@ def _cells(line: str) -> str:
 
 
 def pdf(stream: BinaryIO) -> Extracted:
-    """Extract the text of a PDF, with the headings of its outline.
+    """Extract the text of a PDF, and its headings from the outline.
 
     Each page starts a new paragraph.
 
@@ -221,11 +224,11 @@ def pdf(stream: BinaryIO) -> Extracted:
     """
     from pypdf import PdfReader
 
-    # pypdf logs each problem that it repairs.
+    # Silence pypdf, because it logs each problem that it repairs.
     logging.getLogger("pypdf").setLevel(logging.CRITICAL)
     reader = PdfReader(stream, strict=False)
     if reader.is_encrypted and not reader.decrypt(""):
-        raise DataError("encrypted; save it without a password, or remove it")
+        raise DataError("the file is encrypted; save it without a password, or remove it")
     parts: list[str] = []
     pages: list[int] = []
     length = 0
@@ -237,19 +240,19 @@ def pdf(stream: BinaryIO) -> Extracted:
             length += len(text) + 2
     if not parts:
         raise DataError(
-            f"contains no text (pages: {len(pages)}), perhaps only scanned images; run OCR first, "
-            "or remove it"
+            f"the file contains no text (pages: {len(pages)}), perhaps only scanned images; run "
+            "OCR first, or remove the file"
         )
     text = "\n\n".join(parts)
     return Extracted(text, tuple(_outline_headings(reader, text, pages)), tuple(pages))
 
 
 _HYPHEN = re.compile(r"(?<=[^\W\d_A-Z])-\n(?=[^\W\d_A-Z])")
-"""Hyphen and line break inside a hyphenated word."""
+"""Hyphen and line break inside a word that is split at the end of a line."""
 
 
 def _outline_headings(reader: Any, text: str, pages: list[int]) -> list[Heading]:
-    """Return the outline entries whose titles occur on their pages. Many outlines are broken."""
+    """Return the outline entries whose titles occur on their pages. Many outlines are wrong."""
     headings: list[Heading] = []
     try:
         stack = [(1, iter(reader.outline))]
@@ -281,7 +284,7 @@ _W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 
 
 def docx(stream: BinaryIO) -> Extracted:
-    """Extract the text of a Word document. A table row becomes a line with separated cells.
+    """Extract the text of a Word document. Each table row becomes one line.
 
     Args:
         stream: The file.
@@ -319,7 +322,9 @@ def docx(stream: BinaryIO) -> Extracted:
 
 def _check_size(size: int, limit: int, unit: str) -> None:
     if size > limit:
-        raise DataError(f"unpacks to more than {limit:,} {unit}; split the document, or remove it")
+        raise DataError(
+            f"the file unpacks to more than {limit:,} {unit}; split the document, or remove it"
+        )
 
 
 # ---- reStructuredText
@@ -357,7 +362,7 @@ def rst(text: str) -> Extracted:
                 cells = (" ".join(entry.astext().split()) for entry in child.children)
                 writer.add(CELL_SEPARATOR.join(cells))
             elif isinstance(child, nodes.system_message):
-                # An unknown directive, such as one of Sphinx.
+                # The message reports an unknown directive, such as one that Sphinx defines.
                 for block in child.findall(nodes.literal_block):
                     writer.add(block.astext())
             elif isinstance(child, nodes.TextElement):
@@ -374,7 +379,7 @@ def rst(text: str) -> Extracted:
 
 
 def notebook(text: str) -> Extracted:
-    """Extract the text and code cells of a Jupyter notebook, without their outputs.
+    """Extract the text cells and code cells of a Jupyter notebook, without the outputs.
 
     Args:
         text: The notebook as JSON.
@@ -384,7 +389,7 @@ def notebook(text: str) -> Extracted:
     """
     try:
         data = json.loads(text)
-        # Version 3 of the format has worksheets.
+        # In version 3 of the format, worksheets contain the cells.
         sheets = data.get("worksheets") or [data]
         cells = [cell for sheet in sheets for cell in sheet["cells"]]
         sources = [(cell["cell_type"], cell.get("source", cell.get("input", ""))) for cell in cells]
@@ -414,16 +419,16 @@ CONVERTED: Mapping[str, Callable[[Any], Extracted]] = {
     ".rst": rst,
     ".ipynb": notebook,
 }
-"""Converter of each file type that is not plain text or Markdown."""
+"""Function that converts each file type other than plain text and Markdown."""
 
 BINARY = (".pdf", ".docx")
 
 NEEDS = {".pdf": "pypdf", ".docx": "docx", ".rst": "docutils"}
-"""Module that each file type requires, all installed by the extra `search`."""
+"""Module that a file type requires. The extra `search` installs all of them."""
 
 
 def install_hint(kind: str) -> str | None:
-    """Return the install command that a file type requires, or None if its module is installed."""
+    """Return how to install the module that a file type requires, or None if it is installed."""
     if kind in NEEDS and find_spec(NEEDS[kind]) is None:
         return "run pip install 'bertkit[search]'"
     return None
@@ -452,14 +457,14 @@ def convert(file: Path) -> Extracted:
     except Exception as error:
         # Libraries raise exceptions of many types for damaged files.
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-        raise DataError(f"{file}: damaged, or not {kind} ({reason}); replace it") from None
+        raise DataError(f"{file}: damaged, or not {kind} ({reason}); replace this file") from None
 
 
 _UNPRINTED = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
 
 
 def _clean(extracted: Extracted) -> Extracted:
-    """Replace each control character and lone surrogate by U+FFFD. Offsets do not change."""
+    """Replace control characters and lone surrogates with U+FFFD, so that offsets do not change."""
     if not _UNPRINTED.search(extracted.text):
         return extracted
     return msgspec.structs.replace(extracted, text=_UNPRINTED.sub("\ufffd", extracted.text))

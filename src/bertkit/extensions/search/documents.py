@@ -1,4 +1,7 @@
-"""Documents to index: each row of .jsonl, .csv and .tsv files, and each file of another type."""
+"""Reading of the documents to index.
+
+In .jsonl, .csv and .tsv files, each row is a document. A file of any other type is one document.
+"""
 
 from __future__ import annotations
 
@@ -29,24 +32,27 @@ from bertkit.extensions.search.document_formats import (
 KINDS = (*TABLES, ".txt", ".md", *CONVERTED)
 
 IDS, TITLE, TEXT = ("id", "_id"), "title", "text"
-"""Default fields of a row."""
+"""Fields that are read from a row by default."""
 
 Kind = Literal["text", "number"]
 Value = str | float | None
 
 
 class DocumentColumns(Settings, frozen=True):
-    """The columns, or JSON fields, of rows that contain documents."""
+    """Names of the columns, or JSON fields, to read from rows."""
 
     id: str | None = msgspec.field(default=None, name="id_column")
-    """Field of the document id. Default: id or _id, or else file name and line."""
+    """Field that contains the document id. Default: id or _id, or else the file name and line
+    number are used."""
     text: tuple[str, ...] = msgspec.field(default=(), name="text_column")
-    """Field of the text. Repeat for several fields. Default: title, if it exists, and text."""
+    """Field that contains the text. Repeat the option to join several fields. Default: title, if it
+    exists, and text."""
     keep: tuple[str, ...] = ()
-    """Field to store for --where, as NAME or NAME:number. Repeat for several fields."""
+    """Field to store so that searches can filter by it with --where: NAME, or NAME:number for
+    numbers. Repeat the option for several fields."""
 
     def fields(self) -> dict[str, Kind]:
-        """Return the names and types of the kept fields.
+        """Return the name and type of each field in `keep`.
 
         Raises:
             ConfigError: If a name is empty, reserved, or listed twice.
@@ -70,10 +76,10 @@ class Document:
     Attributes:
         id: Unique id.
         text: The text.
-        source: File of the document, or file and line of a row.
+        source: File that contains the document. For a row, FILE:LINE.
         fields: Values of the kept fields.
-        headings: Headings of the text.
-        pages: Offset of each page of the text, if it has pages.
+        headings: Headings in the text.
+        pages: Offset in the text at which each page starts. Empty if the file has no pages.
     """
 
     id: str
@@ -86,18 +92,18 @@ class Document:
 
 @dataclass(frozen=True)
 class Listing:
-    """The files to index, and the numbers of skipped files."""
+    """The files to index, and how many files are skipped."""
 
     files: Sequence[tuple[Path, str]]
     """Each file, and its path relative to the directory that was passed."""
     skipped: Mapping[str, int]
-    """Number of skipped files by type: unsupported types, and types that require another
-    package."""
+    """Number of skipped files of each type. Files are skipped if their type is not supported, or if
+    it requires a package that is not installed."""
     unread: Sequence[str] = ()
-    """Skipped files whose type requires a package that is not installed."""
+    """Files that are skipped because their type requires a package that is not installed."""
 
     def __str__(self) -> str:
-        """Return the numbers of files and of skipped files by type."""
+        """Describe how many files of each type are indexed, and how many are skipped."""
         kinds = Counter(suffix(file) or "others" for file, _ in self.files)
         text = f"files: {len(self.files):,} ({counted(kinds)})"
         if self.skipped:
@@ -106,11 +112,11 @@ class Listing:
 
 
 OnError = Callable[[DataError], None]
-"""Function that is called with the error of each file or row that is skipped."""
+"""Function that receives the error for each file or row that is skipped."""
 
 
 def list_files(paths: Sequence[str | Path]) -> Listing:
-    """Return the files to read. A directory contributes the files of `files_inside`.
+    """List the files to read. For a directory, these are the files that `files_inside` returns.
 
     Args:
         paths: Files and directories.
@@ -144,7 +150,9 @@ def list_files(paths: Sequence[str | Path]) -> Listing:
                 )
         elif suffix(path) in KINDS:
             if hint := install_hint(suffix(path)):
-                raise DataError(f"{path}: requires a package that is not installed; {hint}")
+                raise DataError(
+                    f"{path}: this file type requires a package that is not installed; {hint}"
+                )
             files.append((path, path.name))
         else:
             raise DataError(f"{path}: unsupported file type; use {supported}, or these with .gz")
@@ -163,20 +171,21 @@ def documents(
     on_error: OnError | None = None,
     convert: Converter | None = None,
 ) -> Iterator[Document]:
-    """Yield the documents of files and directories, in order.
+    """Yield the documents in files and directories, in order.
 
-    The id of a file is its path relative to the directory. A .jsonl file is read row by row; a .csv
-    or .tsv file is read completely.
+    If a file is one document, its id is its path relative to the directory that was passed. A
+    .jsonl file is read row by row, and a .csv or .tsv file is loaded into memory completely.
 
     Args:
-        paths: Files and directories, or their listing.
-        columns: Columns of rows.
-        on_error: Function that is called with the error of each invalid file, row or duplicate id,
-            which is then skipped. Default: raise the error.
+        paths: Files and directories, or the listing that `list_files` returned for them.
+        columns: Columns to read from rows.
+        on_error: Function that receives the error for each invalid file or row and for each
+            duplicate id. The file or row is then skipped. Default: raise the error.
         convert: Converter to share between calls, so that each file is converted only once.
 
     Raises:
-        DataError: If a document is invalid; the message contains file and line.
+        DataError: If a document is invalid and `on_error` is not given. The message contains the
+            file and line.
     """
     if convert is None:
         with Converter() as convert:
@@ -208,17 +217,17 @@ def documents(
 
 
 Raw = Path | tuple[int, bytes | Mapping[str, Any]]
-"""A file that is one document, or the line and content of a row."""
+"""A file that is one document, or the line number and content of a row."""
 
 
 def _read_raw(file: Path) -> Iterator[Raw]:
-    """Yield the raw documents of a file.
+    """Yield the documents in a file before they are parsed.
 
     Raises:
         DataError: If the file cannot be read.
     """
     if file.stat().st_size == 0:
-        raise DataError(f"{file}: the file is empty; remove it")
+        raise DataError(f"{file}: the file is empty; remove the file")
     if suffix(file) == ".jsonl":
         for block in blocks(Span(file, 0, file.stat().st_size)):
             lines = enumerate(block.data.split(b"\n"), block.line)
@@ -233,7 +242,7 @@ def _read_raw(file: Path) -> Iterator[Raw]:
 
 def _read_file(file: Path, name: str, fields: Mapping[str, Kind], convert: Converter) -> Document:
     source = str(file)
-    # File names can contain lone surrogates, which ids cannot.
+    # A file name can contain lone surrogates, but an id cannot.
     check_surrogates(source, source)
     if suffix(file) in CONVERTED:
         extracted = convert(file)
@@ -299,8 +308,8 @@ def _value(value: Any, kind: Kind, field: str, source: str) -> Value:
         return number
     except (TypeError, ValueError, OverflowError):
         raise DataError(
-            f"{source}: field {field!r} must be a number, got {str(value)[:40]!r}; fix it, or use "
-            f"text (--keep {field})"
+            f"{source}: field {field!r} must be a number, got {str(value)[:40]!r}; correct the "
+            f"value, or keep the field as text (--keep {field})"
         ) from None
 
 
@@ -311,11 +320,11 @@ def _check(document: Document, seen: Set[str]) -> None:
         raise DataError(f"{source}: the id is empty; set an id")
     if document.id in seen:
         raise DataError(
-            f"{source}: the id {document.id!r} already exists; use unique ids, or set the field of "
-            "the id (--id-column)"
+            f"{source}: the id {document.id!r} already exists; use unique ids, or select the "
+            "field that contains the ids (--id-column)"
         )
     if not document.text.strip():
-        raise DataError(f"{source}: the document contains no text; remove it")
+        raise DataError(f"{source}: the document contains no text; remove the document")
     if len(document.text) > MAX_DOCUMENT_CHARACTERS:
         raise DataError(too_long_message(source, len(document.text)))
     check_surrogates(source, document.id, document.text, *map(str, document.fields.values()))

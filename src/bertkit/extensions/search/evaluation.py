@@ -1,4 +1,4 @@
-"""Evaluation of a search on judged queries, and mining of hard negatives for training."""
+"""Evaluation of a search on queries with relevance judgments, and mining of hard negatives."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from bertkit.progress import progress
 from bertkit.storage import check_unused, writing
 
 SCORED_DOCUMENTS = 1000
-"""Number of documents per query that are scored, like in trec_eval. `map` uses all of them. With a
-cross-encoder, only the documents that it re-ranks are scored."""
+"""Number of documents that are scored per query, as in trec_eval. `map` uses all of them. With a
+cross-encoder, only the documents that the cross-encoder re-ranks are scored."""
 
 MINED_DOCUMENTS = 100
 """Number of documents per query from which negatives are selected."""
@@ -40,24 +40,28 @@ def evaluate_retrieval(
     precision: Inference = "fp32",
     device: str = "auto",
 ) -> dict[str, float]:
-    """Evaluate a search on queries: nDCG, MRR, MAP and recall.
+    """Evaluate a search on queries with relevance judgments: nDCG, MRR, MAP and recall.
 
     Args:
-        store: Directory, or http://host:port/NAME for a collection of a Qdrant server.
-        queries: .jsonl rows {id, text}, or .tsv lines of id and text.
-        judgments: Lines of query, document and grade, or of query, 0, document and grade (TREC).
+        store: Directory of the store, or http://host:port/NAME for a collection on a Qdrant server.
+        queries: File of queries: .jsonl with the fields id and text, or .tsv with the columns id
+            and text.
+        judgments: File of relevance judgments. Each line contains query, document and grade, or
+            query, 0, document and grade (TREC).
         hybrid: Whether to combine vector search with keyword search.
-        rerank: Cross-encoder that re-ranks the best passages.
-        model: Model of the store. Default: the model directory or hub id that the store contains.
+        rerank: Cross-encoder to re-rank the best passages with. Default: no re-ranking.
+        model: Directory or hub id of the store's embedding model. Default: the one that is recorded
+            in the store.
         precision: Precision of the computation.
         device: Device, such as cpu or cuda:0. auto selects a GPU if PyTorch finds one.
 
     Returns:
-        ndcg@10, mrr, map, recall@10, recall@100, and the number of queries. Queries without a
-        relevant document are skipped.
+        ndcg@10, mrr, map, recall@10, recall@100, and the number of evaluated queries. Queries
+        without a relevant document are skipped.
 
     Raises:
-        DataError: If no query has a relevant document, or the store contains none of them.
+        DataError: If no query has a relevant document, or the store contains none of the relevant
+            documents.
     """
     searcher = _open_searcher(store, rerank=rerank, model=model, precision=precision, device=device)
     texts, graded = _load_judged(searcher, queries, judgments)
@@ -85,25 +89,31 @@ def mine(
 ) -> dict[str, int]:
     """Mine hard negatives to train an embedding model.
 
-    Negatives are the best documents of a query that are not judged relevant. `skip` omits the first
-    of them, which may be relevant without a judgment. For `respond` (a cross-encoder), negatives
-    are candidates; for `similarity` (a bi-encoder), they are columns.
+    The negatives of a query are the documents that the search ranks highest among those not judged
+    relevant. The very best of them may be relevant even though nobody judged them; `skip` leaves
+    them out. For `respond` (a cross-encoder), the negatives are written as candidates. For
+    `similarity` (a bi-encoder), each negative is written to a separate column.
 
-    With `margins`, each row contains one negative, and its label is the score of the positive
-    document minus the score of the negative, by the cross-encoder. Train on it with the loss
-    margin_mse (Hofstätter et al. 2020).
+    With `margins`, each row contains one negative. Its label is the score that the cross-encoder
+    computes for the positive document minus its score for the negative. Train on these rows with
+    the loss margin_mse (Hofstätter et al. 2020).
 
     Args:
-        store: Directory, or http://host:port/NAME for a collection of a Qdrant server.
-        queries: .jsonl rows {id, text}, or .tsv lines of id and text.
-        judgments: Lines of query, document and grade, or of query, 0, document and grade (TREC).
-        out: Output .jsonl file. Must not exist.
-        learner: Task to train: similarity (bi-encoder) or respond (cross-encoder).
+        store: Directory of the store, or http://host:port/NAME for a collection on a Qdrant server.
+        queries: File of queries: .jsonl with the fields id and text, or .tsv with the columns id
+            and text.
+        judgments: File of relevance judgments. Each line contains query, document and grade, or
+            query, 0, document and grade (TREC).
+        out: The .jsonl file to write. It must not exist.
+        learner: Task that the rows are for: similarity (bi-encoder) or respond (cross-encoder).
         negatives: Number of hard negatives per query.
-        skip: Number of best negatives to skip, which may be relevant without a judgment.
-        margins: Whether to add the score margins of the cross-encoder, for the loss margin_mse.
-        rerank: Cross-encoder that re-ranks the best passages. Required by --margins.
-        model: Model of the store. Default: the model directory or hub id that the store contains.
+        skip: Number of highest-ranked negatives to skip, because they may be relevant without a
+            judgment.
+        margins: Whether to add the score margins of the cross-encoder, which the loss margin_mse
+            needs.
+        rerank: Cross-encoder to re-rank the best passages with. Required by --margins.
+        model: Directory or hub id of the store's embedding model. Default: the one that is recorded
+            in the store.
         precision: Precision of the computation.
         device: Device, such as cpu or cuda:0. auto selects a GPU if PyTorch finds one.
 
@@ -111,7 +121,7 @@ def mine(
         The numbers of queries and rows.
 
     Raises:
-        ConfigError: If settings cannot be combined.
+        ConfigError: If an option is invalid, or options cannot be combined.
         DataError: If no query has both a relevant document in the store and enough negatives.
     """
     searcher = _open_searcher(store, rerank=rerank, model=model, precision=precision, device=device)
@@ -138,7 +148,7 @@ def mine(
                     rows += 1
         if not rows:
             raise DataError(
-                f"{judgments}: no query has a relevant document in the store and {negatives} "
+                f"{judgments}: no query has both a relevant document in the store and {negatives} "
                 "negatives; check the ids, or reduce --negatives"
             )
     return {"queries": len(graded), "rows": rows}
@@ -151,19 +161,20 @@ def _open_searcher(store: str | Searcher, **models: Any) -> Searcher:
 def _load_judged(
     searcher: Searcher, queries: Path, judgments: Path
 ) -> tuple[dict[str, str], dict[str, Mapping[str, int]]]:
-    """Return the queries with relevant documents, and their judgments.
+    """Read the queries that have relevant documents, and their judgments.
 
     Raises:
-        DataError: If the store contains no relevant document, so that all scores would be 0.
+        DataError: If the store contains none of the relevant documents, because all scores would be
+            0.
     """
     texts = read_queries(queries)
     graded = select_judged(texts, read_judgments(judgments), judgments)
     relevant = sorted({name for row in graded.values() for name, g in row.items() if g > 0})
     if not searcher.store.digests(relevant):
         raise DataError(
-            f"{judgments}: {searcher.store.location} contains none of its relevant documents "
-            f"({len(relevant):,}, such as {relevant[0]!r}); check the ids, and that the columns "
-            "are query, document and grade"
+            f"{judgments}: the store {searcher.store.location} contains none of the relevant "
+            f"documents ({len(relevant):,}, such as {relevant[0]!r}); check the ids, and that the "
+            "columns are query, document and grade"
         )
     return {query: texts[query] for query in graded}, graded
 
@@ -171,7 +182,7 @@ def _load_judged(
 def _search(
     searcher: Searcher, queries: Mapping[str, str], hybrid: bool, top: int
 ) -> Iterator[tuple[str, list[Hit]]]:
-    """Yield the id and the hits of each query, in order."""
+    """Yield the id and hits of each query, in order."""
     names = list(queries)
     with progress() as bar:
         task = bar.add_task("searching", total=len(names), note="")

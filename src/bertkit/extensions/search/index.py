@@ -1,4 +1,4 @@
-"""Indexing of documents: split them into passages, embed these, and add them to a store."""
+"""Indexing: documents are split into passages, which are embedded and added to a store."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ from bertkit.text.prompts import DOCUMENT, QUERY
 from bertkit.text.tokenizer import NO_LIMIT, Tokenizer
 
 PART_DOCUMENTS, PART_CHARACTERS = 2048, 4 << 20
-"""Maximum number of documents, and of their characters, that are written at a time. A run that is
-stopped repeats at most this work."""
+"""Maximum number of documents, and of characters in them, that are written at a time. A run that is
+resumed repeats at most this work."""
 
 
 @check_keywords
@@ -66,32 +66,34 @@ def index(
     device: str = "auto",
     columns: DocumentColumns | None = None,
 ) -> dict[str, int]:
-    """Add documents to a store for search.
+    """Add documents to a store, so that they can be searched.
 
-    A document replaces the document with its id; an unchanged document is skipped. All documents
-    are read and checked before any is written.
+    A document replaces the stored document that has the same id. If the document has not changed,
+    it is skipped. All documents are read and checked before the first is written.
 
     Args:
-        paths: Files or directories. In .jsonl, .csv and .tsv files, each row is a document; .txt,
-            .md, .html, .pdf, .docx, .rst and .ipynb files are one document each. The same command
-            resumes a run that was stopped.
-        model: Embedding model: directory or hub id. Default: the model of the store, if it exists.
-        store: Directory, or http://host:port/NAME for a collection of a Qdrant server.
-        length: Maximum number of tokens of a passage. Default: the maximum of the model.
-        long: How to handle documents that exceed the length: split them into passages at headings
-            and paragraphs (window), truncate them, or raise an error.
+        paths: Files or directories. In .jsonl, .csv and .tsv files, each row is a document; each
+            .txt, .md, .html, .pdf, .docx, .rst or .ipynb file is one document. To resume a run that
+            was stopped, run the same command again.
+        model: Directory or hub id of the embedding model. Required for a new store. Default: the
+            model of the existing store.
+        store: Directory of the store, or http://host:port/NAME for a collection on a Qdrant server.
+        length: Maximum number of tokens in a passage. Default: the maximum length of the model.
+        long: What to do with documents that are longer than `length`: window splits them into
+            passages at headings and paragraphs, truncate cuts them, and error stops the command.
         prompt: Prompt to prepend to each passage: the name of one of the model's prompts, or a
             literal such as "passage: ". Default: the model's prompt for documents, if any.
-        query_prompt: Prompt to prepend to each query, stored with the documents. Default: the
-            model's prompt for queries, if any.
-        sync: Whether to remove documents from the store that are not in the given paths.
-        skip_bad: Whether to skip invalid files and rows, and log them.
+        query_prompt: Prompt that searches prepend to each query; it is recorded in the store.
+            Default: the model's prompt for queries, if any.
+        sync: Whether to remove all documents from the store that are not in the given paths.
+        skip_bad: Whether to log and skip invalid files and rows, instead of stopping.
         precision: Precision of the computation.
         device: Device, such as cpu or cuda:0. auto selects a GPU if PyTorch finds one.
         columns: Columns of .jsonl, .csv and .tsv files.
 
     Returns:
-        The numbers of documents, unchanged and removed documents, and passages in the store.
+        The number of documents, the numbers of unchanged documents, skipped files or rows, and
+        removed or missing documents, and the number of passages in the store.
 
     Raises:
         ConfigError: If a setting is invalid.
@@ -146,7 +148,7 @@ def index(
 
 
 def _find_prompts(loaded: Loaded, prompt: str | None, query_prompt: str | None) -> tuple[str, str]:
-    """Return the prompts of passages and of queries."""
+    """Return the prompt for passages and the prompt for queries."""
     prompts = (loaded.pooling or Pooling()).prompts
     document, query = prompts.find(prompt, DOCUMENT), prompts.find(query_prompt, QUERY)
     if document or query or prompts.known:
@@ -155,13 +157,13 @@ def _find_prompts(loaded: Loaded, prompt: str | None, query_prompt: str | None) 
 
 
 def _length(loaded: Loaded, length: int | None) -> int:
-    """Return the maximum number of tokens of a passage.
+    """Return the maximum number of tokens in a passage.
 
     Raises:
         ConfigError: If the model does not support the length.
     """
     if length is not None and not 8 <= length <= loaded.length:
-        raise ConfigError(f"length must be 8 to {loaded.length} for this model, got {length}")
+        raise ConfigError(f"length must be from 8 to {loaded.length} for this model, got {length}")
     return length or loaded.length
 
 
@@ -173,12 +175,12 @@ def _update_sources(
     *,
     sync: bool,
 ) -> int:
-    """Update the sources of moved documents, and remove documents that no longer exist.
+    """Record the new sources of moved documents, and remove documents that no longer exist.
 
     Args:
         store: The store.
         paths: Files or directories that were read.
-        new_sources: Source of each document that was read, by id.
+        new_sources: Source of each document that was read in this run, by id.
         unread: Files that were skipped.
         sync: Whether to remove documents that no longer exist. If false, they are only logged.
 
@@ -188,7 +190,7 @@ def _update_sources(
     sources = store.sources()
     moved = [id for id, source in new_sources.items() if sources.get(id) != source]
     if moved:
-        say(f"documents that moved, with unchanged content: {len(moved):,} ({shorten_list(moved)})")
+        say(f"documents that moved without other changes: {len(moved):,} ({shorten_list(moved)})")
     for part in batched(moved, PART_DOCUMENTS):
         store.move({id: new_sources[id] for id in part})
     gone = _find_gone(sources, paths, new_sources, unread, everything=sync)
@@ -197,8 +199,8 @@ def _update_sources(
             store.remove(part)
     elif gone:
         say(
-            f"documents missing from these files: {len(gone):,} ({shorten_list(gone)}); searches "
-            "still find them, use --sync to remove them"
+            f"documents in the store that these files no longer contain: {len(gone):,} "
+            f"({shorten_list(gone)}); searches still find them, use --sync to remove them"
         )
     return len(gone)
 
@@ -222,10 +224,12 @@ def _load_model_of(location: str) -> Loaded:
 def _read_all(
     listing: Listing, columns: DocumentColumns, convert: Converter, *, skip_bad: bool, sync: bool
 ) -> tuple[dict[str, str], int]:
-    """Return the source of each document, by its id, and the number of skipped files and rows.
+    """Return the source of each document, by id, and the number of invalid files and rows.
 
     Raises:
-        DataError: If a document is invalid and is not skipped, or `sync` would remove it.
+        DataError: If a document is invalid and `skip_bad` is false, or if there are no documents.
+            Also if a document is invalid and `sync` is true, because `sync` would remove it from
+            the store.
     """
     errors: list[DataError] = []
     sources: dict[str, str] = {}
@@ -235,19 +239,19 @@ def _read_all(
             sources[document.id] = document.source
             bar.advance(task)
     if len(errors) == 1 and not skip_bad:
-        raise DataError(f"{errors[0]} (--skip-bad skips it)")
+        raise DataError(f"{errors[0]} (or use --skip-bad to skip such errors)")
     log_messages(list(map(str, errors)), "skipped: " if skip_bad else "")
     if errors and not skip_bad:
         raise DataError(
-            f"{len(errors):,} files or rows are invalid, see above; fix them, or skip them with "
-            f"--skip-bad: {shorten_list(location_of(str(error)) for error in errors)}"
+            f"{len(errors):,} files or rows are invalid, as listed above; correct them, or skip "
+            f"them with --skip-bad: {shorten_list(location_of(str(error)) for error in errors)}"
         )
     if not sources:
-        raise DataError("the files contain no documents")
+        raise DataError("the files contain no documents; check the paths")
     if sync and errors:
         raise DataError(
-            f"--sync would remove the documents of {len(errors):,} invalid files or rows; fix "
-            "them, or remove --sync"
+            f"--sync would remove the documents in {len(errors):,} invalid files or rows from the "
+            "store; correct these files, or run the command without --sync"
         )
     return sources, len(errors)
 
@@ -260,14 +264,15 @@ def _find_gone(
     *,
     everything: bool,
 ) -> list[str]:
-    """Return the ids of documents in the store that were not read again.
+    """Return the ids of documents that are in the store but were not read in this run.
 
     Args:
         sources: Source of each document in the store, by id.
         paths: Files or directories that were read.
         ids: Ids of the documents that were read.
         unread: Files that exist but were skipped. Their documents are not returned.
-        everything: Whether to check all documents, or only documents whose source is in `paths`.
+        everything: Whether to check all documents in the store. If false, only documents whose
+            source is in `paths` are checked.
     """
     return sorted(
         id
@@ -279,7 +284,7 @@ def _find_gone(
 
 
 def _below(source: str, path: Path) -> bool:
-    """Return whether a source, which is a file or a row of a file, is at or below a path."""
+    """Return whether a source, which is a file or one of its rows, is `path` or inside it."""
     file = Path(source)
     return path in (file, *file.parents) or source.startswith(f"{path}:")
 
@@ -303,7 +308,7 @@ def _digest(document: Document) -> str:
 
 
 def _write_part(store: Store, embed: Embedder, part: Sequence[Document], capacity: int) -> int:
-    """Write new and changed documents, and return the number of unchanged documents."""
+    """Write the new and changed documents, and return how many are unchanged."""
     digests = [_digest(document) for document in part]
     stored = store.digests([document.id for document in part])
     new = [
@@ -361,7 +366,7 @@ def _write(store: Store, embed: Embedder, new: Sequence[tuple[Document, str]], s
 
 
 def _modified(source: str) -> float:
-    """Return the modification time of a source, which is a file or a row of a file."""
+    """Return the modification time of a source, which is a file or one of its rows."""
     for path in (source, source.rpartition(":")[0]):
         with contextlib.suppress(OSError):
             return Path(path).stat().st_mtime
@@ -369,12 +374,12 @@ def _modified(source: str) -> float:
 
 
 def _span(encoding: Encoding, shift: int, least: int) -> tuple[int, int]:
-    """Return the characters [start, end) of a document that an encoding contains.
+    """Return the start and end of the part of a document that an encoding contains.
 
     Args:
-        encoding: Encoding of a text of the document.
-        shift: Position of the text in the document; a context before it is subtracted.
-        least: Smallest position to return.
+        encoding: Encoding of a part of the document, which may be preceded by context.
+        shift: Number to add to an offset in the encoded text to get an offset in the document.
+        least: Smallest offset to return. Offsets in the context are replaced with it.
     """
     real = [index for index, owner in enumerate(encoding.sequence) if owner is not None]
     start, end = (encoding.offsets[real[0], 0], encoding.offsets[real[-1], 1]) if real else (0, 0)
@@ -382,7 +387,7 @@ def _span(encoding: Encoding, shift: int, least: int) -> tuple[int, int]:
 
 
 def _capacity(tokenizer: Tokenizer, prompt: str, length: int) -> int:
-    """Return the number of tokens of a passage that remain after the prompt and special tokens.
+    """Return how many tokens of a passage remain for text after the prompt and special tokens.
 
     Raises:
         ConfigError: If less than half of `length` remains.
@@ -390,8 +395,8 @@ def _capacity(tokenizer: Tokenizer, prompt: str, length: int) -> int:
     (empty,) = tokenizer.encode_batch([""], max_length=NO_LIMIT, prompts=[prompt])
     if length - len(empty) <= length // 2:
         raise ConfigError(
-            f"length = {length} is too short: the prompt {prompt!r} and special tokens use "
-            f"{len(empty)} tokens; increase length, or use a shorter prompt"
+            f"length = {length} is too short, because the prompt {prompt!r} and special tokens "
+            f"already use {len(empty)} tokens; increase length, or use a shorter prompt"
         )
     return length - len(empty)
 
@@ -404,6 +409,6 @@ def _check_vectors(
     if len(bad):
         passage = passages[int(bad[0])]
         raise DataError(
-            f"{passage.source}: the embedding of {passage.text[:40]!r} is zero, NaN or inf; check "
-            "the model with `bertkit embed`"
+            f"{passage.source}: the model computes a zero or non-finite embedding for "
+            f"{passage.text[:40]!r}; check the model with `bertkit embed`"
         )

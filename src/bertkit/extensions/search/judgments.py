@@ -1,4 +1,4 @@
-"""Queries and relevance judgments (qrels), for the evaluation of a search."""
+"""Reading of queries and relevance judgments (qrels), to evaluate a search."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bertkit.errors import DataError, did_you_mean
 
 
 def read_queries(path: Path) -> dict[str, str]:
-    """Read queries from .jsonl rows {id or _id, text}, or from .tsv lines of id and text.
+    """Read queries from the rows of a .jsonl file (id or _id, text) or of a .tsv file (id, text).
 
     Args:
         path: The file.
@@ -21,7 +21,7 @@ def read_queries(path: Path) -> dict[str, str]:
         The text of each query, by id.
 
     Raises:
-        DataError: If the file is invalid; the message contains file and line.
+        DataError: If the file is invalid. The message contains the file and line.
     """
     path = Path(path)
     kind = suffix(path)
@@ -36,7 +36,7 @@ def read_queries(path: Path) -> dict[str, str]:
             for key in (name, "text"):
                 if key not in row:
                     raise DataError(f"{source}: field {key!r} not found; {did_you_mean(key, row)}")
-                # pandas writes integers as floats if some values of a column are missing.
+                # If some values of a column are missing, pandas writes its integers as floats.
                 if isinstance(row[key], float) and row[key].is_integer():
                     row[key] = int(row[key])
                 if not isinstance(row[key], str | int) or isinstance(row[key], bool):
@@ -46,12 +46,12 @@ def read_queries(path: Path) -> dict[str, str]:
         else:
             id, tab, text = raw.partition("\t")
             if not tab:
-                raise DataError(f"{source}: expected query id, tab and text, got one column")
+                raise DataError(f"{source}: expected a query id, a tab and a text, got no tab")
         if not text.strip():
             raise DataError(f"{source}: the query is empty; remove the line")
         id = id.strip()
         if id in queries:
-            raise DataError(f"{source}: the query id {id!r} already exists; remove one query")
+            raise DataError(f"{source}: the query id {id!r} already exists; use each query id once")
         queries[id] = text.strip()
     return queries
 
@@ -63,28 +63,31 @@ COLUMNS = {
     ),
     "grade": frozenset({"grade", "score", "relevance", "rel", "label", "judgment"}),
 }
-"""Supported column names in the header of judgments, in lower case."""
+"""Column names that are recognized in the header of a file of judgments, in lower case."""
 
 
 def read_judgments(path: Path) -> dict[str, dict[str, int]]:
     """Read relevance judgments (qrels).
 
-    Lines contain query, document and grade, or query, 0, document and grade (TREC qrels), separated
-    by white space. A header can define another order of the columns (BEIR's .tsv).
+    Each line contains the query id, document id and grade, or the query id, 0, document id and
+    grade (TREC qrels), separated by white space. If the file has a header, as in BEIR's .tsv files,
+    the columns can be in another order.
 
     Args:
         path: The file.
 
     Returns:
-        The grades of the judged documents of each query. Grade 0 means not relevant.
+        For each query id, the grade of each judged document, by document id. Grade 0 means not
+        relevant.
 
     Raises:
-        DataError: If the file is invalid; the message contains file and line.
+        DataError: If the file is invalid. The message contains the file and line.
     """
     rows = [(n, raw.split("\t") if "\t" in raw else raw.split()) for n, raw in numbered(Path(path))]
     rows = [(line, [cell.strip() for cell in cells]) for line, cells in rows]
     line, first = rows[0]
-    # Indices of query, document and grade, with or without the 0 of TREC.
+    # Indices of the columns query, document and grade. They are valid for both three and four
+    # columns.
     columns = (0, -2, -1)
     if not _is_number(first[-1]):
         columns, rows = _parse_header(first, f"{path}:{line}"), rows[1:]
@@ -97,8 +100,8 @@ def read_judgments(path: Path) -> dict[str, dict[str, int]]:
             )
         if len(cells) == 4 and cells[1] != rows[0][1][1]:
             raise DataError(
-                f"{path}:{line}: the second of four columns must be the same in all lines, got "
-                f"{cells[1]!r}; use query, 0, document and grade"
+                f"{path}:{line}: in a file with four columns, the second must be the same in all "
+                f"lines, got {cells[1]!r}; use query, 0, document and grade"
             )
         query, document, grade = (cells[column] for column in columns)
         if not _is_number(grade) or not float(grade).is_integer():
@@ -115,7 +118,7 @@ def _is_number(cell: str) -> bool:
 
 
 def _parse_header(header: Sequence[str], source: str) -> tuple[int, int, int]:
-    """Return the indices of the columns of query, document and grade."""
+    """Return the indices of the columns query, document and grade."""
     lower = [name.lower() for name in header]
     indices = {
         role: [index for index, name in enumerate(lower) if name in names]
@@ -133,12 +136,12 @@ def _parse_header(header: Sequence[str], source: str) -> tuple[int, int, int]:
 def select_judged(
     queries: Mapping[str, str], judgments: Mapping[str, Mapping[str, int]], path: Path
 ) -> dict[str, Mapping[str, int]]:
-    """Return the judgments of the queries with at least one relevant document.
+    """Return the judgments for the queries that have at least one relevant document.
 
     Args:
         queries: The text of each query, by id.
-        judgments: The grades of the judged documents of each query.
-        path: File of the judgments, for messages.
+        judgments: For each query id, the grade of each judged document, by document id.
+        path: File that contains the judgments, for messages.
 
     Raises:
         DataError: If no query has a relevant document.
@@ -149,5 +152,5 @@ def select_judged(
         if any(grade > 0 for grade in judgments.get(query, {}).values())
     }
     if not selected:
-        raise DataError(f"{path}: the queries have no relevant documents; check the ids")
+        raise DataError(f"{path}: no query has a relevant document; check the query ids")
     return selected

@@ -1,6 +1,6 @@
-"""Keywords of passages and queries, for full-text search in any language.
+"""Extraction of keywords from passages and queries, for full-text search in any language.
 
-Stop words and stemming are not used, because they depend on the language.
+Stop words are not removed and words are not stemmed, because both depend on the language.
 """
 
 from __future__ import annotations
@@ -28,17 +28,18 @@ _HAS_LETTER = re.compile(r"[^\W_]")
 def passage_keywords(text: str) -> list[str]:
     """Return the keywords of a passage.
 
-    Words are split like in BERT, lowercased, and stripped of accents. In scripts that do not
-    separate words by spaces, the keywords are all characters and all pairs of adjacent characters.
+    Words are split as in BERT, converted to lowercase, and stripped of accents. In scripts that do
+    not separate words by spaces, every character and every pair of adjacent characters is a
+    keyword.
     """
     return _keywords(text, characters=True)
 
 
 def query_keywords(text: str) -> list[str]:
-    """Return the keywords of a query, like `passage_keywords`, but with fewer single characters.
+    """Return the keywords of a query, as for a passage but with fewer single characters.
 
-    In scripts without spaces, a single character is a keyword only if no other character is next to
-    it.
+    In scripts that do not separate words by spaces, a single character is a keyword only if it has
+    no neighbor to form a pair with. See also `passage_keywords`.
     """
     return _keywords(text, characters=False)
 

@@ -1,4 +1,4 @@
-"""Stores in a directory, with LanceDB in this process."""
+"""Stores in a directory, which LanceDB reads and writes within this process."""
 
 from __future__ import annotations
 
@@ -36,13 +36,15 @@ from bertkit.extensions.search.store import (
 from bertkit.storage import read_bytes, sweep, write_json
 
 SPEC, TABLE, FOUND = "bertkit.json", "passages", "found"
-"""File of the spec, name of the table, and tag of the table version that searches use.
+"""Name of the file that contains the spec, name of the table, and tag of the table version that
+searches use.
 
-Each write creates a version of the table. The tag is moved when a run completes, so a run that was
-killed does not change search results. The next run resumes."""
+Each write creates a new version of the table. The tag moves to the newest version only when a run
+completes. A run that is killed therefore does not change search results, and the next run resumes
+it."""
 
 KEYWORDS_COLUMN = "words"
-"""Column of a passage's keywords, separated by spaces."""
+"""Column that contains the keywords of a passage, separated by spaces."""
 
 PLAIN = FTS(
     base_tokenizer="whitespace",
@@ -54,20 +56,22 @@ PLAIN = FTS(
 """Settings of the full-text index, which keeps the keywords unchanged."""
 
 COLUMNS = {"passage": "number"}
-"""Column names of the fields in `STORED` whose column has another name."""
+"""Names of columns, for those fields in `STORED` whose column has a different name."""
 
 LOCK_FILE = ".writing"
-"""File that a run locks while it writes."""
+"""File that a run locks while it writes to the store."""
 
 WEEK, KEEP = timedelta(days=7), timedelta(days=365_000)
-"""Duration for which old versions of the table are kept, and a duration that keeps all versions."""
+"""How long old versions of the table are kept, and a duration so long that all versions are
+kept."""
 
 MAX_CACHED_BYTES = 1 << 29
-"""Maximum size of embeddings that are cached in memory; larger stores are searched on disk."""
+"""Maximum size in bytes of the embeddings to cache in memory. If they are larger, searches read
+from disk."""
 
 
 class LanceStore(Store):
-    """A store in a directory, which contains a LanceDB table and the spec."""
+    """A store in a directory, which contains the spec and a LanceDB table of passages."""
 
     def __init__(
         self, location: str, spec: Spec, table: Any, *, lock: IO[bytes] | None = None
@@ -86,11 +90,12 @@ class LanceStore(Store):
         if not (folder / SPEC).exists():
             if create is None:
                 raise SearchError(f"{location}: not a store; create one with `bertkit index`")
-            # Remove temporary files of a run that was killed before it wrote the spec.
+            # Remove temporary files that a run left if it was killed before it wrote the spec.
             sweep(folder)
             if folder.exists() and any(folder.iterdir()):
                 raise SearchError(
-                    f"{location}: the directory contains other files; choose another path"
+                    f"{location}: the directory is not a store, but contains files; choose "
+                    "another path"
                 )
             folder.mkdir(parents=True, exist_ok=True)
             write_json(folder / SPEC, msgspec.to_builtins(create))
@@ -123,7 +128,7 @@ class LanceStore(Store):
         columns[KEYWORDS_COLUMN] = pa.array(list(words), pa.string())
         columns["vector"] = pa.FixedSizeListArray.from_arrays(flat, self.spec.dimension)
         ids = list(dict.fromkeys(p.id for p in passages))
-        # One write, so that no version contains both old and new passages of a document.
+        # Use a single write, so that no version contains both old and new passages of a document.
         with readable(self.location):
             (
                 self.table.merge_insert(["id", "number"])
@@ -157,8 +162,8 @@ class LanceStore(Store):
         with readable(self.location):
             if not self.table.list_indices():
                 self.table.create_index(KEYWORDS_COLUMN, config=PLAIN)
-            # Optimize the full-text index, too. Delete old versions only after the tag is moved:
-            # LanceDB does not delete tagged versions.
+            # `optimize` also updates the full-text index. Delete old versions only after the tag
+            # has moved, because LanceDB does not delete a tagged version.
             self.table.optimize(cleanup_older_than=KEEP)
             self._tag()
             self.table.optimize(cleanup_older_than=WEEK)
@@ -189,7 +194,8 @@ class LanceStore(Store):
     def _cached(self) -> tuple[NDArray[np.int64], NDArray[np.float32]] | None:
         """Row ids (P,) and embeddings (P, D) of all passages.
 
-        None if the store is open for writing, or exceeds `MAX_CACHED_BYTES`.
+        The value is None if the store is empty or open for writing, or if the embeddings exceed
+        `MAX_CACHED_BYTES`.
         """
         passages, dimension = len(self), self.spec.dimension
         if self.lock is not None or not 0 < passages * dimension * 4 <= MAX_CACHED_BYTES:
@@ -198,7 +204,7 @@ class LanceStore(Store):
             rows = self.table.search().with_row_id(True).select(["vector"]).limit(passages)
             arrow = rows.to_arrow()
             flat = arrow["vector"].combine_chunks().flatten().to_numpy()
-        # Copy, because torch warns about arrays that are not writable.
+        # Copy the array, because torch warns about arrays that are not writable.
         return arrow["_rowid"].to_numpy(), flat.reshape(-1, dimension).copy()
 
     def _nearest(
@@ -220,7 +226,7 @@ class LanceStore(Store):
         words = " ".join(query_keywords(query))
         if not words:
             return []
-        # mypy does not see the defaults of its pydantic fields.
+        # mypy does not know the default values of the pydantic fields of `MatchQuery`.
         match = MatchQuery(words, KEYWORDS_COLUMN)  # type: ignore[call-arg]
 
         def search() -> list[Hit]:
@@ -231,9 +237,9 @@ class LanceStore(Store):
         return self._retry(search)
 
     def _retry(self, search: Callable[[], list[Hit]]) -> list[Hit]:
-        """Run a search, and retry it in the currently tagged version if it fails.
+        """Run a search. If it fails, open the version that is tagged now, and run the search again.
 
-        A run deletes the files of versions that are older than `WEEK`.
+        A search can fail because an index run deletes the files of versions older than `WEEK`.
         """
         try:
             return search()
@@ -274,10 +280,10 @@ class LanceStore(Store):
 
 
 def _open_table(location: str, folder: Path, create: Spec | None) -> tuple[Spec, Any]:
-    """Return the spec and the table of a store, for searches or, with `create`, for writing.
+    """Open the spec and table of a store: for searching or, if `create` is given, for writing.
 
-    Searches use the last completed version. If no run was completed, a table with another spec
-    than `create` is dropped, because searches find nothing in it.
+    Searches use the version that the last completed run wrote. If no run was ever completed and the
+    spec of the store differs from `create`, the table is dropped, because no search uses it.
     """
     with readable(location):
         database = lancedb.connect(folder)
@@ -291,13 +297,13 @@ def _open_table(location: str, folder: Path, create: Spec | None) -> tuple[Spec,
     vector = schema.field("vector").type if "vector" in schema.names else None
     if finished and vector != pa.list_(pa.float32(), spec.dimension):
         raise SearchError(
-            f"{location}: expected vectors of {spec.dimension} values, got {vector}; index again "
-            "into a new store"
+            f"{location}: expected embeddings of dimension {spec.dimension}, got the type "
+            f"{vector}; index again into a new store"
         )
     if create is None and not finished:
         raise SearchError(
-            f"{location}: the first `bertkit index` was not completed; run it again with --model "
-            "to resume it"
+            f"{location}: the first `bertkit index` did not finish; run the same command again "
+            "with --model to resume it"
         )
     with readable(location):
         if create is None:
@@ -309,7 +315,7 @@ def _open_table(location: str, folder: Path, create: Spec | None) -> tuple[Spec,
         if table is None:
             write_json(folder / SPEC, msgspec.to_builtins(create))
             spec, table = create, database.create_table(TABLE, schema=_schema(create))
-        # Another process may have written since the table was opened.
+        # Another process may have written to the table since it was opened.
         table.checkout_latest()
     return spec, table
 
@@ -318,7 +324,7 @@ def _locked(folder: Path) -> IO[bytes]:
     """Lock a store for writing, and return the lock file.
 
     Raises:
-        SearchError: If another process writes to the store.
+        SearchError: If another process is writing to the store.
     """
     with readable(str(folder)):
         if (folder / LOCK_FILE).is_fifo():
@@ -329,7 +335,7 @@ def _locked(folder: Path) -> IO[bytes]:
     except BlockingIOError:
         file.close()
         raise SearchError(
-            f"{folder}: another `bertkit index` is writing to it; wait until it finishes"
+            f"{folder}: another `bertkit index` is writing to the store; wait until it finishes"
         ) from None
     except OSError:
         # The file system does not support locks.
@@ -359,9 +365,9 @@ def _schema(spec: Spec) -> pa.Schema:
 
 
 def _dot_products(vectors: NDArray[np.float32], vector: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Compute the dot products of embeddings and a query embedding, with torch if it is imported.
+    """Compute the dot product of each embedding and the query's, using torch if it is imported.
 
-    NumPy would start more threads, which slow down the model.
+    NumPy would start additional threads, which slow down the model.
 
     Shapes:
         vectors: (P, D); vector: (D,); returns (P,).
@@ -384,16 +390,16 @@ def _quoted(text: str) -> str:
 
 @contextlib.contextmanager
 def readable(location: str) -> Iterator[None]:
-    """Convert errors of LanceDB, such as for damaged directories, to SearchError."""
+    """Convert errors that LanceDB raises, for example if a directory is damaged, to SearchError."""
     try:
         yield
     except Exception as error:
         known = isinstance(error, (OSError, RuntimeError, ValueError, pa.ArrowException))
-        # The class RustPanic cannot be imported.
+        # Compare the name, because the class RustPanic cannot be imported.
         if not known and type(error).__name__ != "RustPanic":
             raise
         message = " ".join(str(error).split())[:200]
         raise SearchError(
-            f"{location}: the store is damaged, or cannot be read or written ({message}); if it is "
-            "damaged, index again into a new store"
+            f"{location}: cannot read or write the store ({message}); if the store is damaged, "
+            "index again into a new store"
         ) from None

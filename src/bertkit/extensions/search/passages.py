@@ -16,25 +16,25 @@ from bertkit.extensions.search.documents import Document
 from bertkit.text.tokenizer import NO_LIMIT, Tokenizer
 
 HEADING_SEPARATOR = " > "
-"""Separator between a heading and its parent heading."""
+"""Text that separates a heading from its parent heading."""
 
 _PARAGRAPH = re.compile(r"\n[^\S\n]*\n\s*")
 _SENTENCE = re.compile(r"[.!?][\"'”’)\]]*\s+|\n\s*|(?<=[。！？])")
 
 
 Tokens = Callable[[int, int], int]
-"""Function that returns the number of tokens of characters [start, end) of a text."""
+"""Function that counts the tokens in characters [start, end) of a text."""
 
 
 @dataclass(frozen=True)
 class Section:
-    """Characters [start, end) of a document, with their headings.
+    """A section of a document: characters [start, end) and the headings that apply to them.
 
     Attributes:
         start: Offset of the first character.
         end: Offset after the last character.
-        heading: All headings above the section, to show to users.
-        context: Headings that the section does not start with, as additional input of the model.
+        heading: All headings above the section, as shown to users.
+        context: Headings that are not in the section's own text, as additional input for the model.
     """
 
     start: int
@@ -44,11 +44,11 @@ class Section:
 
 
 def split(documents: Sequence[Document], tokenizer: Tokenizer, size: int) -> list[list[Section]]:
-    """Split documents into passages of at most `size` tokens, unless a sentence is longer.
+    """Split documents into passages of at most `size` tokens; only a longer sentence exceeds this.
 
-    The passages are adjacent and cover the document. A passage starts at each page, and at each
-    heading that is followed by text. In between, a passage contains as many paragraphs as fit, or
-    sentences if a paragraph is too long.
+    The passages are adjacent and cover the whole document. A new passage starts at each page, and
+    at each heading that is followed by text. Between these points, each passage contains as many
+    paragraphs as fit. A paragraph that is too long is split into sentences.
 
     Args:
         documents: The documents.
@@ -74,7 +74,7 @@ def _split(document: Document, starts: NDArray[np.int64], size: int) -> Iterator
 
     for begin, end, path in _sections(document):
         titles = [heading.title for heading in path]
-        # The text of the first passage already contains the headings of this section.
+        # The first passage needs only the parent headings, because its text contains the others.
         first = _context([heading for heading in path if heading.start < begin], tokens, size)
         later = _context(path, tokens, size)
         body = max([begin, *(heading.end for heading in path)])
@@ -91,15 +91,16 @@ def _split(document: Document, starts: NDArray[np.int64], size: int) -> Iterator
 
 
 def _pages(document: Document, begin: int, end: int) -> Iterable[tuple[int, int]]:
-    """Return the start and end of each page within characters [begin, end)."""
+    """Return the start and end of each page, limited to characters [begin, end)."""
     starts = sorted({page for page in document.pages if begin < page < end})
     return zip([begin, *starts], [*starts, end], strict=True)
 
 
 def _context(path: Sequence[Heading], tokens: Tokens, size: int) -> tuple[str, int]:
-    """Return the headings for the model, and their approximate number of tokens.
+    """Return the headings to pass to the model, and approximately how many tokens they have.
 
-    The lowest headings are the most specific and are selected first, up to a quarter of `size`.
+    Headings are added from the lowest level upward, because the lowest are the most specific. In
+    total, they have at most a quarter of `size` tokens.
     """
     titles: list[str] = []
     count = 0
@@ -112,14 +113,14 @@ def _context(path: Sequence[Heading], tokens: Tokens, size: int) -> tuple[str, i
 
 
 def _join_titles(titles: Sequence[str]) -> str:
-    """Join titles without repetitions: the title of a document is often its first heading, too."""
+    """Join titles, skipping repetitions: a document's title is often also its first heading."""
     return HEADING_SEPARATOR.join(title for title, _ in itertools.groupby(titles))
 
 
 def _sections(document: Document) -> Iterator[tuple[int, int, list[Heading]]]:
-    """Yield the start and end of each section, and its headings from top level to its own.
+    """Yield the start and end of each section, and its headings from the top level down.
 
-    A heading that is not followed by text belongs to the section of the next heading.
+    If no text follows a heading, the heading becomes part of the next section.
     """
     text = document.text
     path: list[Heading] = []
@@ -142,14 +143,15 @@ def _sections(document: Document) -> Iterator[tuple[int, int, list[Heading]]]:
 def _pack(
     text: str, begin: int, body: int, end: int, sizes: tuple[int, int], tokens: Tokens
 ) -> Iterator[tuple[int, int]]:
-    """Split a section into passages of as many paragraphs as fit.
+    """Split a section into passages, each with as many paragraphs as fit.
 
     Args:
         text: Text of the document.
         begin: Start of the section.
-        body: End of its headings, which are never a passage without text.
+        body: Offset at which the text below the headings starts. Headings without text never become
+            a separate passage.
         end: End of the section.
-        sizes: Maximum number of tokens of the first passage, and of later passages.
+        sizes: Maximum number of tokens in the first passage, and in each later passage.
         tokens: Function that counts tokens.
     """
     start = stop = begin
@@ -166,7 +168,7 @@ def _pack(
 
 
 def _spans(text: str, begin: int, end: int, ending: re.Pattern[str]) -> Iterator[tuple[int, int]]:
-    """Yield adjacent spans, each including the match of `ending` after it."""
+    """Yield adjacent spans, each of which ends with a match of `ending`."""
     start = begin
     for match in ending.finditer(text, begin, end):
         if start < match.end() < end:

@@ -1,4 +1,4 @@
-"""Pipeline that searches a store, for a server."""
+"""Pipeline with which a server searches a store."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from bertkit.pipelines import Embed, Work
 from bertkit.text.long_texts import Long
 
 PASSAGE_TOKENS = 4
-"""Cost of a returned document, in tokens. A search that returns 1,000 documents takes as long as a
-full batch."""
+"""Cost of returning one document, in tokens. A search that returns 1,000 documents takes as long as
+a full batch."""
 
 HIT_BYTES = 4096
-"""Memory of a returned document in bytes."""
+"""Assumed memory of one returned document, in bytes."""
 
 
 class SearchPipeline:
-    """A pipeline that searches the documents of a store.
+    """A pipeline that searches for documents in a store.
 
     Args:
         store: Path or address of the store.
@@ -45,13 +45,13 @@ class SearchPipeline:
         hybrid: bool = False,
         min_score: float | None = None,
     ) -> list[Work]:
-        """Return the work of each query, for `run`.
+        """Return one unit of work per query, to pass to `run`.
 
         Args:
             queries: The queries.
-            long: Policy for queries that exceed the maximum length of the model.
+            long: What to do with queries that exceed the maximum length of the model.
             top: Maximum number of documents per query.
-            where: Conditions such as year>=1960. A document must satisfy all of them.
+            where: Conditions that documents must satisfy, such as year>=1960.
             hybrid: Whether to combine vector search with keyword search.
             min_score: Minimum score of a document.
 
@@ -72,7 +72,7 @@ class SearchPipeline:
         ]
 
     def run(self, works: Sequence[Work]) -> list[list[Hit]]:
-        """Return the best documents of each query."""
+        """Return the documents that best match each query."""
         return [
             self.searcher(query, long="truncate", **options)
             for query, options in (work.item for work in works)
@@ -80,6 +80,6 @@ class SearchPipeline:
 
 
 def _truncated(query: str, work: Work) -> str:
-    """Return the part of a query that the model encodes, for the keyword search."""
+    """Return only the part of a query that the model encodes, for use in the keyword search."""
     encoding = work.features[0].encoding
     return query[: int(encoding.offsets[:, 1].max(initial=0))] if encoding.truncated else query

@@ -1,4 +1,4 @@
-"""Stores in a Qdrant server, for more passages or clients than one machine can serve."""
+"""Stores on a Qdrant server, for more passages or clients than one machine can serve."""
 
 from __future__ import annotations
 
@@ -35,19 +35,21 @@ from bertkit.extensions.search.store import (
 )
 
 SECONDS, SEARCH_SECONDS = 30, 10
-"""Timeouts in seconds of a server: while a store is written, and while it is searched."""
+"""Timeouts in seconds for requests to the server: while a store is written, and while it is
+searched."""
 
 DENSE, WORDS = "vector", "words"
 
 BM25_K1 = 1.2
-"""BM25's k1. Passages have similar lengths, so the length normalization of BM25 is omitted."""
+"""Parameter k1 of BM25. The length normalization of BM25 is omitted, because passages have similar
+lengths."""
 
 
 class QdrantStore(Store):
-    """A store in a collection of a Qdrant server, such as http://host:6333/NAME.
+    """A store in a collection on a Qdrant server, such as http://host:6333/NAME.
 
     The API key is read from the environment variable QDRANT_API_KEY. Searches find documents as
-    soon as they are written. While a document is replaced, both versions exist for a moment.
+    soon as they are written. While a document is being replaced, both versions exist for a moment.
     """
 
     def __init__(self, location: str, name: str, spec: Spec, client: QdrantClient) -> None:
@@ -61,11 +63,11 @@ class QdrantStore(Store):
             raise SearchError(f"{location}: not a valid address ({error})") from None
         name = parts.path.strip("/")
         _, _, host = parts.netloc.rpartition("@")
-        # Messages contain the address, but no password.
+        # Messages show the address, so remove the user name and password from it.
         location = parts._replace(netloc=host).geturl()
         if not re.fullmatch(r"[\w.-]+", name):
             raise SearchError(
-                f"{location}: the address has no collection; use http://host:6333/NAME"
+                f"{location}: the address does not name a collection; use http://host:6333/NAME"
             )
         with reachable(location):
             if client is None:
@@ -85,10 +87,10 @@ class QdrantStore(Store):
         return cls(location, name, read_spec(location, metadata["bertkit"], create), client)
 
     def digests(self, ids: Sequence[str]) -> dict[str, str]:
-        """Return the digest of each document, by id; see `Store.digests`.
+        """Return the digests of the given documents, by id; see `Store.digests`.
 
-        If a run was killed while it replaced a document, the document has two digests and is
-        omitted, so that it is written again.
+        If a run was killed while it replaced a document, the document has two digests. It is
+        omitted here, so that it is written again.
         """
         digests: dict[str, set[str]] = {}
         for id, digest in self._documents("digest", _has_id(ids)):
@@ -99,7 +101,7 @@ class QdrantStore(Store):
         return dict(self._documents("source"))
 
     def _documents(self, key: str, *filters: models.Condition) -> Iterator[tuple[str, str]]:
-        """Yield the id of each document, and a value of its first passage: `digest` or `source`."""
+        """Yield the id of each document, and the value of `key` in its first passage."""
         first = models.FieldCondition(key="number", match=models.MatchValue(value=0))
         page = None
         while True:
@@ -150,7 +152,8 @@ class QdrantStore(Store):
             must=[_has_id(list({p.id for p in passages}))],
             must_not=[models.HasIdCondition(has_id=[point.id for point in points])],
         )
-        # Write first passages last: a document counts as written if its first passage exists.
+        # Write the first passages last, because a document counts as written once its first passage
+        # exists.
         points.sort(key=lambda point: -point.payload["number"] if point.payload else 0)
         with reachable(self.location):
             for start in range(0, len(points), 256):
@@ -158,10 +161,10 @@ class QdrantStore(Store):
             self.client.delete(self.name, models.FilterSelector(filter=old), wait=True)
 
     def finish(self) -> None:
-        """Do nothing: searches already find all documents that were written."""
+        """Do nothing, because searches already find all documents that were written."""
 
     def close(self) -> None:
-        """Do nothing: a Qdrant server has no lock, and concurrent runs write the same points."""
+        """Do nothing, because the store has no lock; concurrent runs write the same points."""
 
     def by_vector(
         self, vector: NDArray[np.float32], count: int, filters: Sequence[Condition] = ()
@@ -243,12 +246,12 @@ def _filter(filters: Sequence[Condition], columns: Collection[str]) -> models.Fi
 
 
 def _counts(keywords: Sequence[str]) -> Counter[int]:
-    """Count keywords by their hash."""
+    """Count how often each keyword occurs, by the hash of the keyword."""
     return Counter(zlib.crc32(word.encode()) for word in keywords)
 
 
 def _weights(text: str) -> models.SparseVector:
-    """Return the BM25 term weights of a passage. The server computes the IDF factor."""
+    """Return the BM25 term weights of a passage without the IDF factor, which the server adds."""
     counts = _counts(passage_keywords(text))
     values = [n * (BM25_K1 + 1) / (n + BM25_K1) for n in counts.values()]
     return models.SparseVector(indices=list(counts), values=values)
@@ -256,12 +259,12 @@ def _weights(text: str) -> models.SparseVector:
 
 @contextlib.contextmanager
 def reachable(location: str) -> Iterator[None]:
-    """Convert errors of the client and the connection to SearchError."""
+    """Convert errors of the Qdrant client and its connection to SearchError."""
     try:
         yield
     except (ApiException, QdrantException, OSError, ValueError) as error:
         message = " ".join(str(error).split())[:200]
         raise SearchError(
-            f"{location}: the Qdrant server is not reachable or rejected the request ({message}); "
-            "check the address, the server and QDRANT_API_KEY"
+            f"{location}: the Qdrant server cannot be reached, or rejected the request "
+            f"({message}); check the address, the server and QDRANT_API_KEY"
         ) from None

@@ -1,4 +1,4 @@
-"""Evaluation metrics of document rankings."""
+"""Metrics that evaluate rankings of documents."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ def retrieval_scores(
     """Compute ndcg@10, mrr, map, recall@10 and recall@100, each as the mean over queries.
 
     Args:
-        retrieved: Ids of the documents of each query, best first. mrr and map use all of them.
-        grades: Relevance grades of the judged documents of each query; 0 or less means not
-            relevant. Each query must have at least one relevant document.
+        retrieved: Ids of the documents found for each query, best first. mrr and map use all of
+            them.
+        grades: For each query, the relevance grade of each judged document, by id. A grade of 0 or
+            less means not relevant. Each query must have at least one relevant document.
 
     Returns:
         The metrics by name.
@@ -29,7 +30,7 @@ def retrieval_scores(
 
 
 def _scores(ids: Sequence[str], grades: Mapping[str, int]) -> dict[str, float]:
-    """Return the metrics of one query."""
+    """Compute the metrics for one query."""
     gains = np.array([max(grades.get(name, 0), 0) for name in ids], dtype=np.float64)
     ideal = np.sort([grade for grade in grades.values() if grade > 0])[::-1]
     ranks = np.flatnonzero(gains) + 1
@@ -43,5 +44,5 @@ def _scores(ids: Sequence[str], grades: Mapping[str, int]) -> dict[str, float]:
 
 
 def _discounted(gains: NDArray[np.float64]) -> float:
-    """Return the discounted cumulative gain."""
+    """Compute the discounted cumulative gain."""
     return float((gains / np.log2(np.arange(len(gains)) + 2)).sum())

@@ -1,4 +1,4 @@
-"""Command that searches a store."""
+"""The command `search`."""
 
 from __future__ import annotations
 
@@ -37,19 +37,22 @@ def search(
     precision: Inference = "fp32",
     device: str = "auto",
 ) -> None:
-    """Search a store by embeddings and, optionally, keywords.
+    """Search a store by embeddings and, optionally, by keywords.
 
     Args:
-        store: Directory, or http://host:port/NAME for a collection of a Qdrant server.
-        query: Query. Default: each line of stdin, with a prompt at a terminal.
-        top: Maximum number of documents.
-        where: Condition such as year>=1960. Repeat it for several; documents must satisfy all.
+        store: Directory of the store, or http://host:port/NAME for a collection on a Qdrant server.
+        query: Query to search for. Default: read one query per line from stdin, with a prompt if
+            stdin is a terminal.
+        top: Maximum number of documents to find.
+        where: Condition that documents must satisfy, such as year>=1960. Repeat the option for
+            several conditions; documents must satisfy all of them.
         hybrid: Whether to combine vector search with keyword search.
-        min_score: Minimum score of a document, as printed.
-        long: How to handle queries that exceed the model's maximum length: truncate or error.
-        json: Whether to print one line of JSON per document.
-        rerank: Cross-encoder that re-ranks the best passages.
-        model: Model of the store. Default: the model directory or hub id that the store contains.
+        min_score: Minimum score of a document, on the scale of the printed scores.
+        long: What to do with queries that exceed the model's maximum length: truncate or error.
+        json: Whether to print each document as one line of JSON.
+        rerank: Cross-encoder to re-rank the best passages with. Default: no re-ranking.
+        model: Directory or hub id of the store's embedding model. Default: the one that is recorded
+            in the store.
         precision: Precision of the computation.
         device: Device, such as cpu or cuda:0. auto selects a GPU if PyTorch finds one.
     """
@@ -87,7 +90,7 @@ def search(
 
 
 def _print_hit(rank: int, hit: Hit) -> None:
-    """Print a hit as text: its best sentence and its position in the document."""
+    """Print a hit as text: its best sentence, and the passage's position in the document."""
     fields = "".join(f"  {k}={v}" for k, v in hit.fields.items() if v is not None)
     heading = f"  {hit.heading}" if hit.heading else ""
     text = " ".join((hit.sentence or hit.text).split())
@@ -96,4 +99,4 @@ def _print_hit(rank: int, hit: Hit) -> None:
     file = Path(hit.source)
     row = Path(re.sub(r":\d+$", "", hit.source))
     if file.is_absolute() and file.parent.is_dir() and not (file.exists() or row.exists()):
-        say(f"     {file}: file not found; use `bertkit index … --sync` to remove it")
+        say(f"     {file}: file not found; use `bertkit index … --sync` to remove the document")

@@ -1,4 +1,4 @@
-"""Search of the documents of a store."""
+"""Search for documents in a store."""
 
 from __future__ import annotations
 
@@ -21,23 +21,25 @@ from bertkit.nn.precision import Inference
 from bertkit.synonyms import check_keywords
 from bertkit.text.long_texts import Long, encode
 
-# Importing them at run time would require torch, which exported models do not need.
+# At run time, these imports would require torch, which exported models do not need.
 if TYPE_CHECKING:
     from bertkit.checkpoint.directory import Loaded
     from bertkit.pipelines.base import Embedder
 
 CANDIDATE_PASSAGES = 100
-"""Number of passages of each list in a hybrid search, and of documents that are re-ranked."""
+"""Minimum number of passages to request from each ranking of a hybrid search, and of documents to
+re-rank with a cross-encoder."""
 
 MAX_SENTENCES = 64
-"""Maximum number of sentences of a passage that are compared with a query."""
+"""Maximum number of sentences per passage that are compared with the query."""
 
 RANK_FUSION_K = 60
-"""Constant k of reciprocal rank fusion. With larger values, top ranks have less extra weight."""
+"""Constant k of reciprocal rank fusion. The larger k is, the smaller is the advantage of the top
+ranks."""
 
 
 def similarity_of(loaded: Loaded) -> Similarity:
-    """Return the similarity function of a store for a model.
+    """Return the similarity function that a store must use for a model.
 
     Args:
         loaded: The model.
@@ -65,13 +67,13 @@ def load_embedder(
     prompt: str,
     device: str = "auto",
 ) -> Embedder:
-    """Load a model whose embeddings are compared by dot product.
+    """Load a model so that its embeddings can be compared by dot product.
 
     Args:
-        model: The model, its directory or hub id.
+        model: The model, or its directory or hub id.
         precision: Precision of the computation.
         similarity: Similarity function. With cosine, embeddings are normalized to length 1.
-        prompt: Text to prepend to each text.
+        prompt: Prompt to prepend to each text.
         device: Device of the computation.
     """
     settings = LoadSettings(precision, device, normalize=similarity == "cosine")
@@ -84,7 +86,7 @@ def model_name(model: str | Path | Loaded) -> str:
     """Return the absolute path or hub id of a model.
 
     Args:
-        model: The model, its directory or hub id.
+        model: The model, or its directory or hub id.
     """
     if not isinstance(model, str | Path):
         model = model.folder
@@ -92,7 +94,7 @@ def model_name(model: str | Path | Loaded) -> str:
 
 
 def load_model(store: Store) -> Loaded:
-    """Load the model that a store was made with.
+    """Load the embedding model that a store was made with.
 
     Args:
         store: The store.
@@ -107,20 +109,21 @@ def load_model(store: Store) -> Loaded:
         return load(store.spec.model)
     except BertkitError as error:
         raise SearchError(
-            f"{store.location}: cannot load its model ({error}); if the model was moved, set its "
-            "path with --model"
+            f"{store.location}: cannot load the model of the store ({error}); if the model was "
+            "moved, set its new path with --model"
         ) from None
 
 
 class Searcher:
-    """A search of the documents of a store.
+    """A search engine for the documents in a store.
 
-    The store contains the prompt of queries.
+    The query prompt that is recorded in the store is prepended to each query.
 
     Args:
-        store: The store, its path or address.
-        model: Model of the store. Default: the model directory or hub id that the store contains.
-        rerank: Cross-encoder that re-ranks the best passages.
+        store: The store, or its path or address.
+        model: The store's embedding model, or its directory or hub id. Default: load the model that
+            is recorded in the store.
+        rerank: Cross-encoder to re-rank the best passages with. Default: no re-ranking.
         precision: Precision of the computation.
         device: Device of the computation.
 
@@ -143,8 +146,8 @@ class Searcher:
         self.embed = load_embedder(model, precision, spec.similarity, spec.query_prompt, device)
         if self.embed.fingerprint() != spec.fingerprint:
             raise SearchError(
-                f"{self.store.location}: the store was made with the model {spec.model}, and the "
-                f"weights of {model_name(model)} differ; set --model to the original model, or "
+                f"{self.store.location}: the store was made with the model {spec.model}, but "
+                f"{model_name(model)} is a different model; set --model to the original model, or "
                 "index again into a new store"
             )
         self.rerank = None
@@ -165,19 +168,22 @@ class Searcher:
         sentences: bool = False,
         min_score: float | None = None,
     ) -> list[Hit]:
-        """Return the best documents of a query, best first, each with its best passage.
+        """Return the documents that best match a query, best first, each with its best passage.
 
-        If several documents have the same best passage, only the first document is returned.
+        If the best passages of several documents have the same text, only the first document is
+        returned.
 
         Args:
             query: The query.
             top: Maximum number of documents.
-            where: Conditions such as year>=1960. Documents must satisfy all of them.
+            where: Conditions that documents must satisfy, such as year>=1960.
             hybrid: Whether to combine vector search with keyword search, by reciprocal rank fusion.
-            long: How to handle a query that exceeds the model's maximum length: truncate or error.
+            long: What to do with a query that exceeds the model's maximum length: truncate or
+                error.
             sentences: Whether to find the sentence of each passage that is most similar to the
                 query.
-            min_score: Minimum score of a hit. With a cross-encoder, these are its scores.
+            min_score: Minimum score of a document. If `rerank` is set, this is the score of the
+                cross-encoder.
 
         Raises:
             ConfigError: If an option is invalid, or a condition uses a field that does not exist.
@@ -206,17 +212,19 @@ class Searcher:
         min_score: float | None = None,
         distinct: bool = True,
     ) -> list[list[Hit]]:
-        """Return the best documents of each of several queries, like `__call__`.
+        """Return the documents that best match each of several queries; see `__call__`.
 
         Args:
             queries: The queries.
             top: Maximum number of documents per query.
-            where: Conditions such as year>=1960. Documents must satisfy all of them.
+            where: Conditions that documents must satisfy, such as year>=1960.
             hybrid: Whether to combine vector search with keyword search.
-            long: How to handle queries that exceed the model's maximum length: truncate or error.
-            sentences: Whether to find the best sentence of each passage.
-            min_score: Minimum score of a hit.
-            distinct: Whether to return only one of several documents with the same best passage.
+            long: What to do with queries that exceed the model's maximum length: truncate or error.
+            sentences: Whether to find the sentence of each passage that is most similar to the
+                query.
+            min_score: Minimum score of a document; see `__call__`.
+            distinct: Whether to return only the first of several documents whose best passages have
+                the same text.
 
         Raises:
             ConfigError: If an option is invalid, or a condition uses a field that does not exist.
@@ -225,9 +233,9 @@ class Searcher:
         if top < 1:
             raise ConfigError(f"top must be at least 1, got {top}")
         if long == "window":
-            raise ConfigError("long = window is not supported by queries; use truncate or error")
+            raise ConfigError("queries do not support long = window; use truncate or error")
         if not all(query.strip() for query in queries):
-            raise DataError("the query is empty; pass at least one word")
+            raise DataError("the query is empty; write at least one word")
         filters = conditions(where, self.store.spec.fields)
         vectors = self.embed(queries, long=long)
 
@@ -271,13 +279,13 @@ class Searcher:
 
 
 _OWN_LINE = re.compile(r"^(?=[^\S\n]*(?:[-*+#>]|\d+[.)])\s|.*\|)", re.MULTILINE)
-"""Start of a list item, a heading or a table row."""
+"""Start of a line that is a list item, a heading or a table row."""
 
 
 def _sentences(hit: Hit) -> list[str]:
-    """Return the sentences of a passage, at least one, without its headings.
+    """Return the sentences of a passage, without its headings. The list is never empty.
 
-    Headings are shown separately.
+    Headings are omitted, because they are shown separately.
     """
     sentences = split(_OWN_LINE.sub("\n\n", hit.text)) or [hit.text]
     titles = hit.heading.split(HEADING_SEPARATOR)
@@ -286,7 +294,7 @@ def _sentences(hit: Hit) -> list[str]:
 
 
 def _with_sentence(hit: Hit, sentence: str) -> Hit:
-    """Return the hit with a sentence of its passage and its position in the document."""
+    """Return the hit with the given sentence and the sentence's position in the document."""
     words = re.search(r"\s+".join(map(re.escape, sentence.split())), hit.text)
     start, end = words.span() if words else (0, len(hit.text))
     return msgspec.structs.replace(
@@ -297,13 +305,15 @@ def _with_sentence(hit: Hit, sentence: str) -> Hit:
 def best_documents(
     search: Callable[[int], list[Hit]], top: int, least: int = 0, *, distinct: bool = True
 ) -> list[Hit]:
-    """Return the best passage of each of the `top` best documents.
+    """Return the best passage of each of the best `top` documents.
 
     Args:
-        search: Function that returns the given number of passages, best first.
+        search: Function that takes a number of passages and returns that many, best first.
         top: Number of documents.
-        least: Minimum number of passages of the first call. Default: twice `top`.
-        distinct: Whether to return only one of several documents with the same best passage.
+        least: Minimum number of passages to request in the first call of `search`, if it is larger
+            than twice `top`.
+        distinct: Whether to return only the first of several documents whose best passages have the
+            same text.
     """
     count = max(least, 2 * top)
     while True:
@@ -315,7 +325,7 @@ def best_documents(
 
 
 def by_document(hits: Iterable[Hit], *, distinct: bool = True) -> list[Hit]:
-    """Return the first hit of each document.
+    """Keep only the first hit of each document.
 
     Args:
         hits: The hits, best first.

@@ -1,4 +1,4 @@
-"""Interface of a store of passages, which is searched by embeddings or by keywords."""
+"""Interface of stores, which hold passages and are searched by embedding or by keywords."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from bertkit.storage import from_json
 from bertkit.text.long_texts import Long
 
 FORMAT_VERSION = 4
-"""Version of the format of stores."""
+"""Version of the format in which stores are written."""
 
 Similarity = Literal["cosine", "dot"]
 
 ID_FIELD = "id"
-"""Name of the field of a document's id."""
+"""Name of the field that contains a document's id."""
 
 STORED: Mapping[str, Kind] = {
     ID_FIELD: "text",
@@ -40,7 +40,7 @@ STORED: Mapping[str, Kind] = {
     "start": "number",
     "end": "number",
 }
-"""Fields of every store that conditions can use, in addition to the kept columns."""
+"""Fields that conditions can use in every store, in addition to the kept columns."""
 
 COMPUTED = {
     "score": "--min-score",
@@ -48,25 +48,26 @@ COMPUTED = {
     "sentence_start": "start",
     "sentence_end": "end",
 }
-"""Values of a hit that depend on the query, with the option or field to use in a condition."""
+"""Attributes of a hit that conditions cannot use, because they depend on the query. Each is mapped
+to the option or field to use instead."""
 
 Operator = Literal["=", "!=", "<", "<=", ">", ">="]
 
 
 class Spec(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings of a store, which are the same for all documents.
+    """The settings of a store, which apply to all of its documents.
 
     Attributes:
         model: Path or hub id of the embedding model.
-        fingerprint: Hash of the model, its tokenizer and its pooling.
+        fingerprint: Hash of the model's weights, tokenizer and pooling.
         dimension: Dimension of the embeddings.
-        length: Maximum number of tokens of a passage.
-        long: Policy for documents that are longer than `length`: window, truncate or error.
+        length: Maximum number of tokens in a passage.
+        long: What to do with documents that are longer than `length`: window, truncate or error.
         fields: Names and types of the kept columns.
-        prompt: Text before each passage.
-        query_prompt: Text before each query.
+        prompt: Prompt that is prepended to each passage.
+        query_prompt: Prompt that is prepended to each query.
         similarity: Similarity function of the embeddings.
-        version: Version of the format.
+        version: Version of the store format.
     """
 
     model: str
@@ -83,7 +84,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class Passage:
-    """A part of a document: characters [start, end).
+    """A part of a document, from character `start` up to but not including `end`.
 
     Attributes:
         id: Id of the document.
@@ -91,11 +92,11 @@ class Passage:
         text: Text of the passage.
         start: Offset of the first character.
         end: Offset after the last character.
-        source: File of the document, or file and line of a row.
-        digest: Hash of the complete document.
+        source: File that contains the document. For a row, FILE:LINE.
+        digest: Hash of the document's whole text and kept columns.
         fields: Values of the kept columns.
         heading: Headings above the passage.
-        modified: Time of the last change of the file, in seconds since 1970.
+        modified: Time at which the file was last changed, in seconds since 1970.
     """
 
     id: str
@@ -125,18 +126,18 @@ class Hit(msgspec.Struct, frozen=True, omit_defaults=True):
 
     Attributes:
         id: Id of the document.
-        score: Relevance; larger is better.
+        score: Relevance to the query; larger is better.
         text: Text of the passage: characters [start, end) of the document.
         start: Offset of the first character.
         end: Offset after the last character.
         passage: Index of the passage in the document, from 0.
-        source: File of the document, or file and line of a row.
+        source: File that contains the document. For a row, FILE:LINE.
         fields: Values of the kept columns.
         heading: Headings above the passage.
-        sentence: Best sentence for the query, if requested: characters
-            [sentence_start, sentence_end) of the document.
+        sentence: Sentence of the passage that best matches the query, if it was requested. It is at
+            characters [sentence_start, sentence_end) of the document.
         suffix: Type of the source file, such as .md.
-        modified: Time of the last change of the file, in seconds since 1970.
+        modified: Time at which the file was last changed, in seconds since 1970.
         sentence_start: Offset of the first character of the sentence, or -1.
         sentence_end: Offset after the last character of the sentence, or -1.
     """
@@ -158,11 +159,11 @@ class Hit(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 SHOWN = ("id", "number", "text", "start", "end", "source", "heading", "suffix", "modified")
-"""Columns of a passage that a hit contains, in addition to the kept columns."""
+"""Columns of a passage that are copied to a hit, in addition to the kept columns."""
 
 
 def hit(row: Mapping[str, Any], score: float, fields: Mapping[str, Value]) -> Hit:
-    """Return a hit from the columns of a passage."""
+    """Create a hit from the columns of a passage."""
     columns = {name: row[name] for name in SHOWN}
     number = columns.pop("number")
     return Hit(score=score, passage=number, fields=dict(fields), **columns)
@@ -180,7 +181,8 @@ class Condition:
 class Store(ABC):
     """A store of passages with their embeddings.
 
-    Documents are written completely, and replace the document with the same id.
+    Documents are always written as a whole. A document replaces the stored document that has the
+    same id.
     """
 
     location: str
@@ -189,18 +191,18 @@ class Store(ABC):
 
     @abstractmethod
     def digests(self, ids: Sequence[str]) -> dict[str, str]:
-        """Return the digest of each of these documents that the store contains, by id.
+        """Return the digests of the given documents that the store contains, by id.
 
-        Documents of the current run are included.
+        Documents that the current run has written are included.
         """
 
     @abstractmethod
     def replace(self, passages: Sequence[Passage], vectors: NDArray[np.float32]) -> None:
-        """Write complete documents, and replace documents with the same ids.
+        """Write whole documents, replacing stored documents that have the same ids.
 
         Args:
             passages: All passages of the documents.
-            vectors: One embedding per passage.
+            vectors: The embedding of each passage.
 
         Shapes:
             vectors: (P, D).
@@ -208,15 +210,18 @@ class Store(ABC):
 
     @abstractmethod
     def sources(self) -> dict[str, str]:
-        """Return the source of each document, by id. Documents of the current run are included."""
+        """Return the source of each document, by id.
+
+        Documents that the current run has written are included.
+        """
 
     @abstractmethod
     def move(self, sources: Mapping[str, str]) -> None:
-        """Change the source of these documents, by id, and keep everything else."""
+        """Set a new source for each of the given documents, by id, and change nothing else."""
 
     @abstractmethod
     def remove(self, ids: Sequence[str]) -> None:
-        """Remove these documents."""
+        """Remove the documents with the given ids."""
 
     @abstractmethod
     def finish(self) -> None:
@@ -224,13 +229,13 @@ class Store(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Release the lock of the store, so that other processes can write."""
+        """Release the lock of the store, so that other processes can write to it."""
 
     @abstractmethod
     def by_vector(
         self, vector: NDArray[np.float32], count: int, filters: Sequence[Condition] = ()
     ) -> list[Hit]:
-        """Return the passages with the largest dot products with an embedding, best first.
+        """Return the passages whose embeddings have the largest dot products with `vector`.
 
         Args:
             vector: Embedding of the query.
@@ -243,7 +248,7 @@ class Store(ABC):
 
     @abstractmethod
     def by_words(self, query: str, count: int, filters: Sequence[Condition] = ()) -> list[Hit]:
-        """Return the passages that contain keywords of the query, best first by BM25.
+        """Return passages that contain keywords of the query, sorted by BM25 score, best first.
 
         Args:
             query: The query.
@@ -262,19 +267,19 @@ def read_spec(location: str, text: str | bytes, required: Spec | None = None) ->
     Args:
         location: Path or address of the store, for messages.
         text: The spec as JSON.
-        required: Spec that the store must have. Default: no check.
+        required: Spec that the store must have. Default: any spec is accepted.
 
     Returns:
         The spec.
 
     Raises:
-        SearchError: If the spec is invalid, has another version, or differs from `required`.
+        SearchError: If the spec is invalid, has an unsupported version, or differs from `required`.
     """
     try:
         data = text.encode() if isinstance(text, str) else text
         spec = msgspec.convert(from_json(data), type=Spec)
     except (msgspec.ValidationError, ValueError) as error:
-        raise SearchError(f"{location}: invalid spec of the store ({error})") from None
+        raise SearchError(f"{location}: the settings of the store are invalid ({error})") from None
     if spec.version != FORMAT_VERSION:
         raise SearchError(
             f"{location}: expected store version {FORMAT_VERSION}, got {spec.version}; use the "
@@ -298,7 +303,10 @@ def _check_same(location: str, spec: Spec, required: Spec) -> None:
     }
     for name, values in differences.items():
         if getattr(spec, name) != getattr(required, name):
-            raise SearchError(f"{location}: the store uses {values}; use the same, or a new store")
+            raise SearchError(
+                f"{location}: the store was made with {values}; use the same setting, or a new "
+                "store"
+            )
 
 
 def _format_fields(fields: Mapping[str, Kind]) -> str:
@@ -326,7 +334,7 @@ def conditions(texts: Sequence[str], fields: Mapping[str, Kind]) -> list[Conditi
     for text in texts:
         parts = _CONDITION.fullmatch(text.strip())
         if parts is None:
-            raise ConfigError(f"where: invalid {text!r}; use FIELD=VALUE, or !=, <, <=, >, >=")
+            raise ConfigError(f"where: cannot parse {text!r}; use FIELD=VALUE, or !=, <, <=, >, >=")
         name, operator, value = cast("tuple[str, Operator, str]", parts.groups())
         if name in COMPUTED and name not in fields:
             raise ConfigError(f"where: {name} depends on the query; use {COMPUTED[name]} instead")
@@ -338,7 +346,7 @@ def conditions(texts: Sequence[str], fields: Mapping[str, Kind]) -> list[Conditi
         if not number and operator not in ("=", "!="):
             remedy = f"index it as a number (--keep {name}:number)"
             raise ConfigError(
-                f"where: {name} is text, which {operator} does not support; "
+                f"where: {name} contains text, which {operator} cannot compare; "
                 + (remedy if name in columns else "use = or !=")
             )
         try:
@@ -352,7 +360,7 @@ def conditions(texts: Sequence[str], fields: Mapping[str, Kind]) -> list[Conditi
 
 
 def _number(name: str, value: str) -> float:
-    """Parse a number, or for the field `modified` also a date and time in ISO 8601."""
+    """Parse a number. For the field `modified`, a date and time in ISO 8601 is also accepted."""
     if name == "modified" and "-" in value[1:]:
         return datetime.fromisoformat(value).timestamp()
     return float(value)

@@ -1,4 +1,4 @@
-"""Model format of stores, which a server loads as the pipeline `search`."""
+"""Model format that lets a server load a store as the pipeline `search`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from bertkit.checkpoint.formats import LoadSettings, ModelFormat
 
-# Importing it at run time would require torch.
+# At run time, this import would require torch.
 if TYPE_CHECKING:
     from bertkit.pipelines.supported import SupportedPipelines
 

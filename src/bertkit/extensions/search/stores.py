@@ -1,4 +1,4 @@
-"""Selection of the store type by its location."""
+"""Opening of stores, whose type depends on their location."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ from bertkit.extensions.search.store import Spec, Store
 
 
 def open_store(location: str, *, create: Spec | None = None) -> Store:
-    """Open the store at a path, or in a Qdrant server.
+    """Open the store in a directory or on a Qdrant server.
 
     Args:
         location: Directory, or the address of a Qdrant collection with http:// or https://.
-        create: Spec of the store, if documents are added to it. The store is created if it does
-            not exist. Default: open an existing store for searches.
+        create: Spec that the store must have. If it is given, the store is opened for writing, and
+            is created if it does not exist. Default: open an existing store for searching.
 
     Raises:
-        SearchError: If the store does not exist, or has another spec than `create`.
+        SearchError: If the store does not exist and `create` is not given, or if its spec differs
+            from `create`.
     """
     try:
         if location.startswith(("http://", "https://")):
@@ -27,6 +28,6 @@ def open_store(location: str, *, create: Spec | None = None) -> Store:
         return LanceStore.open(location, create)
     except ModuleNotFoundError as error:
         raise SearchError(
-            f"{location}: requires {error.name}, which is not installed; "
-            "run pip install 'bertkit[search]'"
+            f"{location}: opening this store requires {error.name}, which is not installed; run "
+            "pip install 'bertkit[search]'"
         ) from None

@@ -1,4 +1,4 @@
-"""An HTTP server for models, its client, and its pages."""
+"""An HTTP server for models, with web pages and a Python client."""
 
 from bertkit.registry import Extension
 

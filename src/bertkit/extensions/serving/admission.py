@@ -1,6 +1,6 @@
-"""Admission of requests before they are parsed: keys, limits and timeouts of all routes.
+"""Checks of requests before they are parsed: API keys, limits and timeouts.
 
-This module also counts and logs the responses.
+The checks apply to all routes. This module also counts and logs the responses.
 """
 
 from __future__ import annotations
@@ -29,28 +29,28 @@ from bertkit.extensions.serving.responses import Reply
 from bertkit.web import RequestError
 
 LIVENESS_ROUTE = "/health/live"
-"""Route that needs no key."""
+"""Route that needs no API key."""
 
 JSON = re.compile(r"application/([^/;]+\+)?json\s*(;|$)", re.IGNORECASE)
-"""Content types of requests with a body."""
+"""Content types that are accepted for a request body."""
 
 ROOT_ROUTES = ("/embed", "/predict", "/rerank")
-"""The first of these routes that the server has also responds to JSON at /, as in TEI."""
+"""The first of these routes that the server supports also handles JSON requests to /, as in TEI."""
 
 STOPPED = RequestError(503, "the server stopped before the response was complete")
 
 
 class AdmissionMiddleware:
-    """An ASGI middleware that checks requests before it passes them to the application.
+    """An ASGI middleware that checks each request before it passes the request to the application.
 
-    Its attribute `app` is None until the models are loaded.
+    The attribute `app` is None until the models are loaded.
 
     Args:
         limits: Limits of the server.
         keys: API keys of the server.
         metrics: Metrics of the server.
-        hosts: Accepted Host headers, which protect a server without keys from DNS rebinding.
-            Default: accept all.
+        hosts: Values of the Host header to accept. This protects a server without API keys from DNS
+            rebinding. Default: accept all values.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class AdmissionMiddleware:
         self.open = 0
 
     def set_app(self, app: Starlette) -> None:
-        """Pass requests to an application from now on."""
+        """Set the application to pass requests to from now on."""
         self.routes = frozenset(getattr(route, "path", "") for route in app.routes) | {
             LIVENESS_ROUTE
         }
@@ -95,14 +95,15 @@ class AdmissionMiddleware:
         except RequestError as error:
             status = await self._fail(error, scope, receive, reply)
         except _Disconnected:
-            # Logged as status 499.
+            # The request is logged with status 499.
             pass
         except asyncio.CancelledError:
-            # The server stops, and the time to finish open requests is over.
+            # The server is stopping, and the time for finishing open requests is over.
             status = await self._fail(STOPPED, scope, receive, reply)
             raise
         except Exception as error:
-            # A bug in the server or the model. The log must not contain text of the request.
+            # This is a bug in the server or the model. The log must not contain text from the
+            # request.
             state["defect"] = f"{type(error).__name__} at {_error_line(error)}"
             status = await self._fail(request_error(error), scope, receive, reply)
         finally:
@@ -112,10 +113,10 @@ class AdmissionMiddleware:
             self._log(scope, state, status, time.perf_counter() - start)
 
     async def _fail(self, error: RequestError, scope: Any, receive: Any, reply: Reply) -> int:
-        """Send an error as the response or, if it has started, as the last event of a stream.
+        """Send an error as the response or, if a stream has started, as its last event.
 
         Returns:
-            The status for the log.
+            The HTTP status to log.
         """
         path = scope["path"]
         if reply.status == 0:
@@ -126,7 +127,7 @@ class AdmissionMiddleware:
         return encode_error(error, path)[0]
 
     async def _send_short(self, response: Response, scope: Any, receive: Any, reply: Reply) -> None:
-        """Send a response without a model. Give up if the client does not read it in time."""
+        """Send a response that needs no model. Give up if the client does not read it in time."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self.limits.timeout):
                 await response(scope, receive, reply)
@@ -149,9 +150,11 @@ class AdmissionMiddleware:
             retry = {"retry-after": "2"}
             raise RequestError(503, f"the server is {state}", headers=retry)
         if not who.allows(path):
-            raise RequestError(403, f"the key has no access to {path[:80]}")
+            raise RequestError(403, f"the API key has no access to {path[:80]}")
         if self.open > self.limits.requests:
-            raise busy(1, f"the server has the maximum of {self.limits.requests} open requests")
+            raise busy(
+                1, f"the server already has {self.limits.requests} open requests, the maximum"
+            )
         wait = who.requests.take()
         if wait:
             raise busy(wait, f"the key reached its limit of requests per minute; retry in {wait} s")
@@ -159,7 +162,7 @@ class AdmissionMiddleware:
         await self._run(scope, body, receive, reply)
 
     def _check_access(self, scope: Any, headers: dict[bytes, bytes]) -> ApiKeyState:
-        """Return the API key of a request from an allowed origin."""
+        """Check the API key, host and origin of a request, and return the state of its key."""
         who = self.keys.find(headers.get(b"authorization", b""))
         if who is None:
             message = "missing or unknown API key; send the header Authorization: Bearer KEY"
@@ -176,13 +179,13 @@ class AdmissionMiddleware:
     async def _body(
         self, headers: dict[bytes, bytes], receive: Any, state: dict[str, Any]
     ) -> bytes:
-        """Return the complete body.
+        """Receive the complete request body.
 
         Raises:
             RequestError: If the body is too long, or arrives too slowly.
         """
         limit = self.limits.body_bytes
-        long = too_much(f"the body is longer than {limit:,} bytes; send a smaller request")
+        long = too_much(f"the request body is longer than {limit:,} bytes; send a smaller request")
         with contextlib.suppress(ValueError):
             if int(headers.get(b"content-length", b"0")) > limit:
                 raise long
@@ -202,11 +205,11 @@ class AdmissionMiddleware:
                     if not message.get("more_body"):
                         return bytes(body)
         except TimeoutError:
-            message = f"the body took longer than {self.limits.body_timeout:g} s to arrive"
+            message = f"the request body did not arrive within {self.limits.body_timeout:g} s"
             raise RequestError(408, message) from None
 
     async def _run(self, scope: Any, body: bytes, receive: Any, reply: Reply) -> None:
-        """Run the application while the client is connected and both make progress.
+        """Run the application as long as the client is connected and both make progress.
 
         Raises:
             RequestError: If the application or the client makes no progress for `timeout` seconds.
@@ -243,7 +246,7 @@ class AdmissionMiddleware:
     def _timeout_error(self, reply: Reply) -> RequestError:
         seconds = f"{self.limits.timeout:g} s"
         if reply.waits_for_client:
-            return RequestError(408, f"the client did not read for {seconds}")
+            return RequestError(408, f"the client did not read the response for {seconds}")
         if reply.status == 0:
             return busy(5, f"no response within {seconds} because of other requests; try again")
         return busy(5, f"the stream had no new output for {seconds}; try again")
@@ -269,13 +272,13 @@ class AdmissionMiddleware:
 
 
 def _error_line(error: Exception) -> str:
-    """Return file and line of the innermost frame of a traceback."""
+    """Return the file and line at which an exception was raised."""
     last = traceback.extract_tb(error.__traceback__)[-1]
     return f"{last.filename}:{last.lineno}"
 
 
 def _is_cross_site(headers: Mapping[bytes, bytes]) -> bool:
-    """Return whether the request is a cross-site request. Only browsers set these headers."""
+    """Return whether a page of another site sent the request, which only browsers report."""
     site = headers.get(b"sec-fetch-site")
     if site is not None:
         return site not in (b"same-origin", b"none")
@@ -284,7 +287,7 @@ def _is_cross_site(headers: Mapping[bytes, bytes]) -> bool:
 
 
 def _is_plain_link(scope: Any, headers: Mapping[bytes, bytes]) -> bool:
-    """Return whether a user followed a link without query parameters."""
+    """Return whether the request results from a user following a link without query parameters."""
     bare = scope["method"] == "GET" and not scope["query_string"]
     return bare and headers.get(b"sec-fetch-mode") == b"navigate"
 

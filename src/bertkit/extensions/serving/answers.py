@@ -1,4 +1,7 @@
-"""Figures of predictions on the page "Ask". For the arguments of the functions see `web.Panel`."""
+"""Figures that show predictions on the page "Ask".
+
+`web.Panel` describes the arguments of these functions.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +22,13 @@ from bertkit.view.figures import Beside, Cell, Figure, Marked, Share, Table
 
 
 def lines_of(text: str) -> list[str]:
-    """Return the lines of the second field, without empty lines.
+    """Return the nonempty lines of the second form field.
 
     Args:
-        text: Text of the field.
+        text: Text that the user entered in the field.
 
     Raises:
-        DataError: If there are no lines.
+        DataError: If all lines are empty.
     """
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if not lines:
@@ -34,7 +37,7 @@ def lines_of(text: str) -> list[str]:
 
 
 def labels(answered: Sequence[Any], text: str, other: str) -> Figure:
-    """Return the probability of each label, or the value that a regression model predicts."""
+    """Show the probability of each label, or the value that a regression model predicts."""
     ranked = sorted(answered[0].scores.items(), key=lambda pair: -pair[1])
     number = not all(0 <= score <= 1 for _, score in ranked)
     rows = [(name, score if number else Share(score)) for name, score in ranked]
@@ -43,28 +46,30 @@ def labels(answered: Sequence[Any], text: str, other: str) -> Figure:
 
 
 def entities(answered: Sequence[TagAnswer], text: str, other: str) -> Figure:
-    """Return the text with its entities marked, and a table of them."""
+    """Show the text with its entities marked, and a table of the entities."""
     (answer,) = answered
     marked = Marked(text, [(e.start, e.end, e.type) for e in answer.entities])
     rows = [(e.text, e.type, Share(e.score)) for e in answer.entities]
     if not rows:
-        return Figure("Entities", "The model finds no entities.", [marked])
+        return Figure("Entities", "The model found no entities.", [marked])
     table = Table("Entities", rows, ("entity", "type", "score"))
-    return Figure("Entities", "Each entity with its type.", [marked, table])
+    return Figure("Entities", "The entities and their types.", [marked, table])
 
 
 def answer(answered: Sequence[QuestionAnswer], text: str, other: str) -> Figure:
-    """Return the passage with the answer marked, and the most probable answers."""
+    """Show the passage with the answer marked, and a table of the most probable answers."""
     (best,) = answered
     ranges = [(best.start, best.end, "")] if best.answer else []
-    caption = "The answer is marked in the passage." if ranges else "The passage has no answer."
+    caption = (
+        "The answer is marked in the passage." if ranges else "The passage contains no answer."
+    )
     rows = [(span.text, Share(span.score)) for span in best.best]
     table = Table("Best answers", rows, ("answer", "probability"))
     return Figure("Answer", caption, [Marked(other, ranges), table])
 
 
 def choices(answered: Sequence[ChoiceAnswer], text: str, other: str) -> Figure:
-    """Return the probability of each choice; the most probable choice is marked."""
+    """Show the probability of each choice, with the most probable choice marked."""
     rows: list[tuple[Cell, Cell]] = []
     for index, (choice, score) in enumerate(zip(lines_of(other), answered[0].scores, strict=True)):
         ranges = [(0, len(choice), "")] if index == answered[0].index else []
@@ -74,7 +79,7 @@ def choices(answered: Sequence[ChoiceAnswer], text: str, other: str) -> Figure:
 
 
 def record(answered: Sequence[Any], text: str, other: str) -> Figure:
-    """Return a table of a prediction of any type: one row per field, or per element of a list."""
+    """Show any prediction as a table, with one row per field, or per element if it is a list."""
     value = msgspec.to_builtins(answered[0])
     rows, names = list[list[Cell]](), ["field", "value"]
     if isinstance(value, dict):
@@ -87,13 +92,13 @@ def record(answered: Sequence[Any], text: str, other: str) -> Figure:
 
 
 def _cell(value: Any) -> Cell:
-    """Return a number or text unchanged, and any other value as JSON."""
+    """Return numbers and text unchanged, and any other value as JSON."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return value if is_number or isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
 def candidates(answers: Mapping[str, list[MaskAnswer]]) -> list[Figure]:
-    """Return the most probable tokens for each mask, with the models side by side.
+    """Show the most probable tokens for each mask, with a table for each model side by side.
 
     Args:
         answers: Predictions by model name.
@@ -114,7 +119,7 @@ def candidates(answers: Mapping[str, list[MaskAnswer]]) -> list[Figure]:
 
 
 def similar(answered: Sequence[NDArray[np.float32]], text: str, other: str) -> Figure:
-    """Return the cosine similarity of each other text to the first text, most similar first."""
+    """Show the cosine similarity of each other text to the first text, most similar first."""
     vectors = require_finite(np.stack(answered))
     units = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     pairs = zip(lines_of(other), (units[1:] @ units[0]).tolist(), strict=True)
@@ -124,7 +129,7 @@ def similar(answered: Sequence[NDArray[np.float32]], text: str, other: str) -> F
 
 
 def order(answered: Sequence[float], text: str, other: str) -> Figure:
-    """Return the passages by their scores, best first."""
+    """Show the passages and their scores, best first."""
     lines, scores = lines_of(other), np.array(answered, np.float64)
     sigmoid = 1.0 / (1.0 + np.exp(-scores))
     best = np.argsort(-scores, kind="stable").tolist()

@@ -1,4 +1,4 @@
-"""API keys of a server, with their routes and rate limits."""
+"""API keys of a server, with the routes that they allow and their rate limits."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ from bertkit.config import Count, Settings, decode, read_toml
 from bertkit.errors import ConfigError
 
 KEY_VARIABLE = "BERTKIT_KEY"
-"""Environment variable of an API key for all routes."""
+"""Environment variable that contains an API key for all routes."""
 
 
 class Key(Settings, frozen=True):
     """An API key."""
 
     name: str
-    """Name of the key in the log."""
+    """Name of the key, which appears in the log."""
     sha256: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
-    """SHA-256 hash of the key: printf %s KEY | sha256sum."""
+    """SHA-256 hash of the key. To compute it, run: printf %s KEY | sha256sum."""
     routes: tuple[Annotated[str, Meta(pattern=r"^(\*|/.*)$")], ...] = ("*",)
-    """Allowed routes, such as /embed. Default: all routes."""
+    """Routes that the key may use, such as /embed. Default: all routes."""
     requests_per_minute: Count | None = None
-    """Maximum number of requests per minute and worker. Default: no limit."""
+    """Maximum number of requests per minute, in each worker. Default: no limit."""
     tokens_per_minute: Count | None = None
-    """Maximum number of tokens per minute and worker. Default: no limit."""
+    """Maximum number of tokens per minute, in each worker. Default: no limit."""
 
 
 class KeyFile(Settings, frozen=True):
-    """File of API keys."""
+    """Contents of a file of API keys."""
 
     key: Annotated[tuple[Key, ...], Meta(min_length=1)]
 
 
 class RateLimiter:
-    """A token bucket that refills with `per_minute` per minute.
+    """A rate limiter (token bucket) whose capacity refills at a rate of `per_minute` per minute.
 
     Args:
         per_minute: Capacity of the bucket, or None for no limit.
@@ -53,13 +53,15 @@ class RateLimiter:
         self.per_minute, self.left, self.seen = per_minute, float(per_minute or 0), time.monotonic()
 
     def take(self, count: int = 1) -> int:
-        """Take from the bucket, or return the seconds to wait.
+        """Use capacity of the bucket, or return how many seconds to wait for it.
 
         Args:
-            count: Number to take. More than the capacity is taken as soon as the bucket is full.
+            count: Amount to take. An amount larger than the capacity can be taken as soon as the
+                bucket is full.
 
         Returns:
-            0 if the bucket had enough; otherwise the seconds until it does, and nothing is taken.
+            0 if the amount was taken. Otherwise, nothing is taken, and the result is the number of
+            seconds until the amount is available.
         """
         if self.per_minute is None:
             return 0
@@ -74,7 +76,7 @@ class RateLimiter:
 
 
 class ApiKeyState:
-    """An API key and its rate limiters."""
+    """An API key, together with its rate limiters."""
 
     def __init__(self, key: Key) -> None:
         self.key, self.name = key, key.name
@@ -86,7 +88,7 @@ class ApiKeyState:
 
 
 class ApiKeys:
-    """All API keys of a server. Without keys, every request is accepted."""
+    """All API keys of a server. If there are no keys, every request is accepted."""
 
     def __init__(self, keys: Sequence[Key]) -> None:
         self.states = [ApiKeyState(key) for key in keys]
@@ -96,13 +98,13 @@ class ApiKeys:
         return bool(self.states)
 
     def find(self, authorization: bytes) -> ApiKeyState | None:
-        """Return the key of an Authorization header, or None if it is unknown.
+        """Return the state of the key in an Authorization header, or None if the key is unknown.
 
-        The comparison takes constant time. Browsers send the key as the password of basic
+        Keys are compared in constant time. A browser sends the key as the password of HTTP basic
         authentication.
 
         Args:
-            authorization: Value of the header, `Bearer KEY` or `Basic ...`.
+            authorization: Value of the header: `Bearer KEY` or `Basic ...`.
         """
         if not self.states:
             return self.anyone
@@ -121,10 +123,10 @@ class ApiKeys:
 
 
 def read_keys(path: Path | None, environment: Mapping[str, str] = os.environ) -> ApiKeys:
-    """Read the API keys of a file and of the environment.
+    """Read the API keys from a file and from the environment.
 
     Args:
-        path: TOML file of keys. Default: only the key of the environment.
+        path: TOML file of keys. Default: use only the key in the environment.
         environment: Environment variables.
 
     Raises:
@@ -133,7 +135,7 @@ def read_keys(path: Path | None, environment: Mapping[str, str] = os.environ) ->
     keys: list[Key] = []
     if path is not None:
         if not path.is_file():
-            raise ConfigError(f"{path}: key file not found; correct --keys, or remove it")
+            raise ConfigError(f"{path}: file of API keys not found; correct or omit --keys")
         try:
             keys += decode(KeyFile, read_toml(path)).key
         except ConfigError as error:
@@ -147,5 +149,7 @@ def read_keys(path: Path | None, environment: Mapping[str, str] = os.environ) ->
         values = [getattr(key, field) for key in keys]
         duplicate = next((key.name for key in keys if values.count(getattr(key, field)) > 1), None)
         if duplicate:
-            raise ConfigError(f"{path}: {field} of key {duplicate!r} occurs twice; use another")
+            raise ConfigError(
+                f"{path}: {field} of key {duplicate!r} occurs twice; use another {field}"
+            )
     return ApiKeys(keys)

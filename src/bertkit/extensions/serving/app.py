@@ -1,4 +1,4 @@
-"""The Starlette application, with the routes that its models support."""
+"""The Starlette application, with the routes that the models of the server support."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from bertkit.extensions.serving.request_context import RequestContext, request_e
 from bertkit.web import ROUTES, RequestError, Route, invalid
 
 STARTED = int(time.time())
-"""Start of this process, in seconds since 1970."""
+"""Time at which this process started, in seconds since 1970."""
 
 
 def install_app(
@@ -41,13 +41,14 @@ def install_app(
     batcher: Batcher,
     runs: Sequence[Path] = (),
 ) -> None:
-    """Create the application and pass requests to it, again after each reload that adds routes.
+    """Create the application, and let the middleware pass requests to it.
 
     Args:
-        admission: Middleware that passes requests to the application.
+        admission: Middleware that passes requests to the application. If a reload changes the
+            supported pipelines, it gets a new application.
         registry: Models of the server.
-        batcher: Queue of the server.
-        runs: Directories of training runs.
+        batcher: Request queue of the server.
+        runs: Directories of training runs, which the page of training curves shows.
     """
 
     def install() -> None:
@@ -66,15 +67,15 @@ def create_app(
     runs: Sequence[Path],
     changed: Callable[[], None],
 ) -> Starlette:
-    """Return the application, with the routes and web pages that the models support.
+    """Create the application, with the routes and web pages that the models support.
 
     Args:
         registry: Models of the server.
-        batcher: Queue of the server.
+        batcher: Request queue of the server.
         limits: Limits of the server.
         metrics: Metrics of the server.
-        runs: Directories of training runs, for the page of curves.
-        changed: Function that is called when a reload changes the supported pipelines.
+        runs: Directories of training runs, which the page of training curves shows.
+        changed: Function to call when a reload changes which pipelines the models support.
     """
     pipelines = registry.abilities()
     registry.routed = frozenset(pipelines)
@@ -105,7 +106,7 @@ def create_app(
 
 
 def _route(route: Route) -> routing.Route:
-    """Return a Starlette route that decodes the body of a request for the handler."""
+    """Return a Starlette route that decodes the request body and passes it to the handler."""
 
     async def endpoint(request: Request) -> Any:
         context = RequestContext(request)
@@ -125,7 +126,7 @@ async def _handle_error(request: Request, error: Exception) -> Response:
 
 
 async def info(context: RequestContext) -> Response:
-    """Return the models with their supported routes, and the limits of the server."""
+    """Return the models with the routes that they support, and the limits of the server."""
     search = context.registry.search
     store = None if search is None else search.searcher.store.location
     models, limits = [model.about() for model in context.registry.models.values()], context.limits
@@ -135,14 +136,15 @@ async def info(context: RequestContext) -> Response:
 
 
 async def reload(context: RequestContext) -> Response:
-    """Load a model again from its directory. The old model completes earlier requests."""
+    """Load a model again from its directory. Earlier requests are completed with the old model."""
     name, registry, state = context.path_params["name"], context.registry, context.app.state
     if name not in registry.models:
         raise invalid(f"model {name[:80]!r} not found", "name")
 
     async def load() -> None:
         async with registry.opening:
-            # A later request starts another reload, because the files may have changed.
+            # From here on, a new request starts another reload, because the files may have changed
+            # again.
             del registry.reloads[name]
             await asyncio.to_thread(registry.reload, name)
             if registry.abilities().keys() != registry.routed:
@@ -152,7 +154,8 @@ async def reload(context: RequestContext) -> Response:
         registry.reloads[name] = asyncio.ensure_future(load())
         registry.reloads[name].add_done_callback(lambda done: done.cancelled() or done.exception())
     try:
-        # A reload continues if its client disconnects, because other clients may wait for it.
+        # If the client disconnects, the reload continues, because other clients may be waiting for
+        # it.
         await asyncio.shield(registry.reloads[name])
     except CheckpointError as error:
         raise invalid(str(error), "name") from None
@@ -166,20 +169,20 @@ async def ready(context: RequestContext) -> Response:
             continue
         vectors = await context.batcher.answers(*model.supported.probe, urgent=True)
         if not all(map(model.is_unchanged, vectors)):
-            message = f"the embeddings of {model.name} changed since it was loaded"
+            message = f"the model {model.name} computes other embeddings than when it was loaded"
             raise RequestError(503, message)
     return context.reply({"status": "ready"})
 
 
 async def openai_models(context: RequestContext) -> Response:
-    """List the models, in the format of OpenAI."""
+    """List the models in OpenAI's format."""
     return context.reply(
         schema.OpenAIModels(data=list(map(_openai_model, context.registry.models)))
     )
 
 
 async def openai_model(context: RequestContext) -> Response:
-    """Return a model, in the format of OpenAI."""
+    """Describe a model in OpenAI's format."""
     name = context.path_params["name"]
     if name not in context.registry.models:
         raise RequestError(404, f"model {name[:80]!r} not found; see /v1/models", "model")
@@ -191,7 +194,7 @@ def _openai_model(name: str) -> schema.OpenAIModel:
 
 
 async def counters(context: RequestContext) -> Response:
-    """Return the metrics, in the text format of Prometheus."""
+    """Return the metrics in the text format of Prometheus."""
     text = context.app.state.metrics.text()
     return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
@@ -205,4 +208,4 @@ ADMIN = (
     Route("/health", ready, dict[str, Literal["ready"]], method="GET"),
     Route("/metrics", counters, str, method="GET", media_type="text/plain"),
 )
-"""Routes about the server."""
+"""Routes that give information about the server or control it."""

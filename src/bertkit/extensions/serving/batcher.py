@@ -1,9 +1,9 @@
-"""Dynamic batching. One thread runs the models, and a bounded queue contains the requests.
+"""Dynamic batching: one thread runs the models on requests from a bounded queue.
 
-As soon as the model is free, it computes a batch of waiting requests of one pipeline, in fair turns
-of their clients. Requests never wait for a larger batch. Text generation runs step by step between
-the batches, and texts longer than a batch are computed there in parts. They use about the same
-time as the batches.
+As soon as the thread is free, it runs one pipeline on a batch of waiting requests, which it takes
+from the clients in fair turns. Requests never wait for a batch to fill up. Between batches, the
+thread generates texts step by step, and processes requests that are longer than a batch in parts.
+If both are waiting, these steps and the batches get about the same time.
 """
 
 from __future__ import annotations
@@ -24,18 +24,23 @@ from bertkit.pipelines import Pipeline, Work
 from bertkit.pipelines.base import CACHE_TOKENS
 
 CLIENTS_PER_BATCH = 16
-"""Number of clients per batch: a turn gets at most the batch's tokens divided by it."""
+"""Number of turns into which a batch is divided. In one turn, a client gets about the batch's
+tokens divided by this number, and at least one work."""
 
 BULK_FRACTION = 4
-"""Requests of more than one turn get at most the batch's tokens divided by it, so that the next
-request does not wait long."""
+"""Requests that need more than one turn fill at most the batch's tokens divided by this number, so
+that the next request does not wait long."""
 
 STEP_TOKENS = 64
-"""Number of tokens that a model encodes in about the time of a decoding step of one sequence."""
+"""Number of tokens that a model encodes in about the time that it takes to decode one step of one
+sequence."""
 
 
 class Full(BertkitError):
-    """The error of a full queue. `seconds` estimates when it has space again."""
+    """The error that is raised if the queue is full.
+
+    `seconds` is an estimate of the time until the queue has space again.
+    """
 
     def __init__(self, seconds: int) -> None:
         super().__init__(f"the server is overloaded; retry in {seconds} s")
@@ -43,21 +48,23 @@ class Full(BertkitError):
 
 
 class Batcher:
-    """A request queue, and the thread that runs the models.
+    """A request queue with the thread that runs the models.
 
-    Clients get fair shares of each batch. If the queue is full, a new request replaces the newest
-    request of the client with the most waiting tokens, if that client has more than its own client.
+    Each batch is shared fairly among the clients. If the queue is full, a new request can still
+    displace another one. This happens if another client has more waiting tokens than the new
+    request's client would have with the request. The newest request of the client with the most
+    waiting tokens is then rejected.
 
     Args:
         queue_tokens: Maximum number of waiting tokens.
-        batch_tokens: Approximate number of tokens of a batch.
+        batch_tokens: Approximate number of tokens in a batch.
         metrics: Metrics of the server.
     """
 
     def __init__(self, *, queue_tokens: int, batch_tokens: int, metrics: Metrics) -> None:
         self.queue_tokens, self.batch_tokens, self.metrics = queue_tokens, batch_tokens, metrics
         self.waiting = 0
-        # Waiting tokens of each client.
+        # Number of waiting tokens of each client.
         self._tokens: Counter[Client] = Counter()
         self._rate = 0.0
         self._num_jobs = 0
@@ -72,11 +79,11 @@ class Batcher:
         self._thread.start()
 
     def room(self, tokens: int = 1, client: Client = ANYONE) -> None:
-        """Check that the queue has space.
+        """Check that the queue has space for a request.
 
         Args:
-            tokens: Number of tokens of a request.
-            client: Client of the request.
+            tokens: Number of tokens in the request.
+            client: Client that sent the request.
 
         Raises:
             Full: If the queue has no space for the request.
@@ -95,17 +102,20 @@ class Batcher:
         urgent: bool = False,
         client: Client = ANYONE,
     ) -> list[Any]:
-        """Return the predictions of a pipeline. If the caller is cancelled, its works are removed.
+        """Wait for the predictions of a pipeline.
+
+        If the caller is cancelled, its works are removed from the queue.
 
         Args:
             pipeline: The pipeline.
-            works: Works of the request.
-            urgent: Whether the works run first and are never rejected, as for health checks.
-            client: Client of the request.
+            works: Units of work of the request.
+            urgent: Whether the works run before all others and are never rejected, as for health
+                checks.
+            client: Client that sent the request.
 
         Raises:
-            Full: If the queue has no space.
-            Exception: If the pipeline raises it.
+            Full: If the queue has no space for the request.
+            Exception: Any exception that the pipeline raises.
         """
         if not works:
             return []
@@ -127,14 +137,14 @@ class Batcher:
             self._withdraw(job)
 
     def write(self, pipeline: Pipeline, texts: Sequence[Stream]) -> None:
-        """Start to generate texts, in the current batch of the pipeline. The caller calls `leave`.
+        """Start to generate texts with a pipeline. The caller must call `leave` at the end.
 
         Args:
             pipeline: The pipeline.
             texts: The texts to generate.
 
         Raises:
-            Full: If the queue has no space.
+            Full: If the queue has no space for the request.
         """
         with self._changed:
             self._make_room(sum(text.cost for text in texts), texts[0].client)
@@ -149,24 +159,24 @@ class Batcher:
 
     @property
     def writing(self) -> int:
-        """Number of texts that wait or are being generated."""
+        """Number of texts that are waiting or being generated."""
         return sum(len(live) for live in self._live.values())
 
     def leave(self, texts: Sequence[Stream]) -> None:
-        """Stop the generation of texts that no client reads any more."""
+        """Stop generating texts, because no client reads them any more."""
         with self._changed:
             for text in texts:
                 text.gone = True
             self._changed.notify()
 
     def close(self) -> None:
-        """Stop the thread after it completes all waiting requests."""
+        """Stop the thread after it has completed all waiting requests."""
         with self._changed:
             self._closed = True
             self._changed.notify()
         self._thread.join()
 
-    # ---- The queue; callers hold its lock
+    # ---- The queue. Callers must hold its lock.
 
     def _wait(self, client: Client, tokens: int) -> None:
         self.waiting += tokens
@@ -179,7 +189,7 @@ class Batcher:
         return Full(min(60, math.ceil(self.waiting / self._rate)) if self._rate else 1)
 
     def _make_room(self, tokens: int, client: Client) -> None:
-        """Remove the newest jobs and texts of the clients with the most tokens, or raise Full."""
+        """Reject the newest jobs or texts of the clients with the most tokens, or raise Full."""
         while self.waiting and self.waiting + tokens > self.queue_tokens:
             largest = max(self._tokens, key=self._tokens.__getitem__)
             if self._tokens[largest] <= self._tokens[client] + tokens:
@@ -204,7 +214,7 @@ class Batcher:
         self._wait(job.client, -job.waiting)
 
     def _withdraw(self, job: Job) -> None:
-        """Remove a job whose client no longer waits."""
+        """Remove a job from the queue, because its client no longer waits for it."""
         if job.next == len(job.works):
             return
         with self._changed:
@@ -214,14 +224,17 @@ class Batcher:
                 self._remove(job)
 
     def _next(self, client: Client, pipeline: Pipeline | None = None) -> Job | None:
-        """Return the oldest job of a client, and of a pipeline if given, that can start."""
+        """Return the client's oldest job that can start, of one pipeline if it is given."""
         for job in self._jobs[client]:
             if pipeline in (None, job.pipeline) and self._can_start(job):
                 return job
         return None
 
     def _can_start(self, job: Job) -> bool:
-        """Return whether the caches have space. A quarter is reserved for clients without a run."""
+        """Return whether the key/value caches have space for a job.
+
+        A quarter of the space is reserved for clients for which no decoding run is in progress.
+        """
         if not self._runs or not hasattr(job.pipeline, "steps"):
             return True
         tokens = sum(run.cache_tokens for run in self._runs) + job.works[job.next].tokens
@@ -229,7 +242,7 @@ class Batcher:
         return tokens <= CACHE_TOKENS if is_new else tokens <= CACHE_TOKENS * 3 // 4
 
     def _next_batch(self) -> tuple[Pipeline, Works] | None:
-        """Return the next batch: works of one pipeline, taken from its waiting clients in turns."""
+        """Return the next batch: works of one pipeline, taken from the clients in fair turns."""
         if self._urgent:
             job = self._urgent.popleft()
             job.next, job.waiting = len(job.works), 0
@@ -263,7 +276,7 @@ class Batcher:
         return (*self._shares.turn(job.client, cost), job.number)
 
     def _turn(self, job: Job, capacity: int, has_works: bool) -> Works:
-        """Return the next works of a job that fit into a batch; at least one for an empty batch."""
+        """Return the works of a job for one turn, at least one if the batch is empty."""
         begin, tokens = job.next, 0
         while job.next < len(job.works) and tokens < self.batch_tokens // CLIENTS_PER_BATCH + 1:
             cost = job.works[job.next].tokens
@@ -282,8 +295,8 @@ class Batcher:
     # ---- The thread that runs the models
 
     def _loop(self) -> None:
-        """Alternate batches and decoding steps, so that both get equal time if both wait."""
-        # Seconds that decoding used more than batches.
+        """Alternate between batches and decoding steps; both get equal time if both are waiting."""
+        # How many more seconds decoding has used than batches have.
         ahead = 0.0
         while True:
             with self._changed:
@@ -307,7 +320,7 @@ class Batcher:
                 ahead += seconds if batch is None else -seconds
 
     def _start(self, live: StreamBatch) -> list[Stream]:
-        """Return the waiting texts that can start, and remove their cost from the queue."""
+        """Return the waiting texts that can start, and subtract their cost from the queue."""
         costs = Counter[Client]()
         for text in live.waiting:
             costs[text.client] += text.cost
@@ -319,7 +332,7 @@ class Batcher:
         return started
 
     def _decode(self, new: dict[StreamBatch, list[Stream]]) -> None:
-        """Encode new prompts, or run a step of the batch or run with the lowest cost so far."""
+        """Encode new prompts, or else run one step of the decoder with the lowest cost."""
         for live, texts in new.items():
             if texts:
                 self._step(live, texts)
@@ -327,19 +340,19 @@ class Batcher:
             self._step(min(decoders, key=lambda decoder: decoder.cost), [])
 
     def _lowest_cost(self) -> float:
-        """Return the lowest cost of all decoders, which is the initial cost of a new decoder."""
+        """Return the lowest cost of all decoders. A new decoder starts with this cost."""
         return min((decoder.cost for decoder in self._decoders()), default=0.0)
 
     def _decoders(self) -> list[StreamBatch | DecodingRun]:
         return [*(live for live in list(self._live.values()) if live.at_work), *self._runs]
 
     def _step(self, decoder: StreamBatch | DecodingRun, new: list[Stream]) -> None:
-        """Run one step, and charge its cost."""
+        """Run one step of a decoder, and add its cost to the decoder."""
         rows = self._step_run(decoder) if isinstance(decoder, DecodingRun) else decoder.step(new)
         decoder.cost += STEP_TOKENS + rows
 
     def _step_run(self, run: DecodingRun) -> int:
-        """Run one step. The run ends if all its clients have disconnected."""
+        """Run one step of a decoding run, or end the run if all its clients have disconnected."""
         try:
             if not all(job.gone for job, _ in run.works):
                 return next(run.steps)
@@ -352,9 +365,10 @@ class Batcher:
         return 0
 
     def _answer(self, pipeline: Pipeline, works: Works) -> None:
-        """Run a batch, or start to decode it."""
+        """Run a batch or, if it needs several steps, start its decoding run."""
         tokens = sum(job.works[index].tokens for job, index in works)
-        # Count the batch first, so that it is counted when the clients get their responses.
+        # Count the batch before it runs, so that it is already counted when clients get their
+        # responses.
         self.metrics.batch.observe(tokens)
         if steps := self._steps(pipeline, works, tokens):
             cached, cost = tokens if hasattr(pipeline, "steps") else 0, self._lowest_cost()
@@ -366,7 +380,7 @@ class Batcher:
         self._rate += 0.2 * (tokens / seconds - self._rate) if self._rate else tokens / seconds
 
     def _steps(self, pipeline: Pipeline, works: Works, tokens: int) -> Steps | None:
-        """Return the steps of works that generate text or are longer than a batch, else None."""
+        """Return the steps for works that generate text or are longer than a batch, else None."""
         items = [job.works[index] for job, index in works]
         if hasattr(pipeline, "steps"):
             return pipeline.steps(items)  # type: ignore[no-any-return]
@@ -384,7 +398,7 @@ class Batcher:
             self._finish(works, answers)
 
     def _fail(self, pipeline: Pipeline, works: Works, error: Exception) -> None:
-        """Run each job separately. If there is only one job, it gets the error."""
+        """Run each job again separately or, if there is only one job, report the error to it."""
         jobs = list(dict.fromkeys(job for job, _ in works))
         if len(jobs) == 1:
             jobs[0].finish(error)

@@ -1,4 +1,4 @@
-"""Python client of `bertkit serve`."""
+"""Python client for `bertkit serve`."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from bertkit.config import api_key
 from bertkit.errors import DataError, ServeError
 
 BUSY = (429, 503)
-"""HTTP statuses of responses that may succeed later."""
+"""HTTP statuses of requests that may succeed if they are retried later."""
 
 
 class Client:
-    """A client of a server.
+    """A client for a server that runs `bertkit serve`.
 
-    Methods raise ServeError if the server is not reachable or returns an error. The keyword
-    arguments `more` are further fields of the request, such as truncate=True or model="name";
-    /openapi.json lists them.
+    All methods raise ServeError if the server cannot be reached or returns an error. The keyword
+    arguments `more` set further fields of the request, such as truncate=True or model="name". The
+    route /openapi.json lists all fields.
 
     Args:
         url: Address of the server.
-        key: API key. Default: the environment variable BERTKIT_KEY.
-        patience: Maximum number of seconds in which requests to an overloaded server are retried.
-        transport: Transport of httpx. Default: its HTTP transport.
+        key: API key. Default: the value of the environment variable BERTKIT_KEY.
+        patience: Maximum time in seconds during which a request to an overloaded server is retried.
+        transport: httpx transport to send requests with. Default: the HTTP transport of httpx.
 
     Example:
         >>> with Client("http://127.0.0.1:8000") as client:
@@ -55,19 +55,19 @@ class Client:
         self.http.close()
 
     def ask(self, route: str, **fields: Any) -> Any:
-        """Send a request.
+        """Send a request to any route.
 
         Args:
             route: Path of the route.
-            fields: Fields of the request. Arrays and columns are sent as lists. Without fields, it
-                is a GET request.
+            fields: Fields of the JSON body. Arrays and columns are sent as lists. If there are no
+                fields, a GET request is sent.
 
         Returns:
-            The decoded JSON.
+            The decoded JSON response.
 
         Raises:
             DataError: If a field cannot be encoded as JSON.
-            ServeError: If the server is not reachable or returns an error.
+            ServeError: If the server cannot be reached or returns an error.
         """
         end = time.monotonic() + self.patience
         fields = {n: v.tolist() if hasattr(v, "tolist") else v for n, v in fields.items()}
@@ -75,7 +75,7 @@ class Client:
             try:
                 reply = self.http.post(route, json=fields) if fields else self.http.get(route)
             except httpx.RequestError as error:
-                raise ServeError(f"{self.url}{route}: server not reachable ({error})") from None
+                raise ServeError(f"{self.url}{route}: cannot reach the server ({error})") from None
             except (TypeError, ValueError) as error:
                 # JSON cannot encode sets, NaN or lone surrogates.
                 raise DataError(f"{route}: a field cannot be encoded as JSON ({error})") from None
@@ -84,7 +84,8 @@ class Client:
                     return reply.json()
                 except ValueError:
                     raise ServeError(f"{self.url}{route}: invalid JSON; check the URL") from None
-            # Without this header a retry cannot succeed, for example if a store is damaged.
+            # If this header is missing, a retry cannot succeed, for example because a store is
+            # damaged.
             retry_after = reply.headers.get("retry-after") if reply.status_code in BUSY else None
             wait = _parse_seconds(retry_after or "")
             if retry_after is None or time.monotonic() + wait > end:
@@ -92,29 +93,29 @@ class Client:
             time.sleep(wait)
 
     def embed(self, texts: str | Sequence[str], **more: Any) -> NDArray[np.float32]:
-        """Return an embedding for each text. A single text gives one row.
+        """Return an embedding for each text.
 
         Args:
             texts: A text or a list of texts.
             more: Further fields of the request.
 
         Shapes:
-            Returns (S, D).
+            Returns (S, D). For a single text, S is 1.
         """
         return np.asarray(self.ask("/embed", inputs=texts, **more), dtype=np.float32)
 
     def predict(self, inputs: Any, **more: Any) -> Any:
-        """Return the labels of a text or pair, or of each element of a list.
+        """Return the predicted labels of a text or pair, or of each element of a list.
 
         Args:
-            inputs: A text or a list of texts. For a model of pairs, a pair [a, b] or a list of
-                pairs.
+            inputs: A text or a list of texts. For a model that classifies pairs, a pair [a, b] or a
+                list of pairs.
             more: Further fields of the request.
         """
         return self.ask("/predict", inputs=inputs, **more)
 
     def ner(self, inputs: str | Sequence[str], **more: Any) -> Any:
-        """Return the entities and tags of a text, or of each text of a list.
+        """Return the entities and tags in a text, or in each text of a list.
 
         Args:
             inputs: A text or a list of texts.
@@ -137,16 +138,16 @@ class Client:
 
         Args:
             text: The text.
-            choices: The choices.
+            choices: Choices to select from.
             more: Further fields of the request.
         """
         return self.ask("/choose", inputs={"text": text, "choices": _as_list(choices)}, **more)
 
     def similarity(self, sentence: str, others: Sequence[str], **more: Any) -> list[float]:
-        """Return the cosine similarity of a sentence to each of the other sentences.
+        """Return the cosine similarity between a sentence and each of the others.
 
         Args:
-            sentence: The sentence.
+            sentence: Sentence to compare the others with.
             others: The other sentences.
             more: Further fields of the request.
         """
@@ -155,17 +156,17 @@ class Client:
         return scores
 
     def rerank(self, query: str, texts: Sequence[str], **more: Any) -> Any:
-        """Return the indices and scores of texts, most relevant to the query first.
+        """Return the indices and scores of texts, sorted by relevance to a query, best first.
 
         Args:
             query: The query.
-            texts: The texts.
+            texts: Texts to rank.
             more: Further fields of the request.
         """
         return self.ask("/rerank", query=query, texts=_as_list(texts), **more)
 
     def search(self, query: str, **more: Any) -> Any:
-        """Return the best documents of the server's store for a query.
+        """Return the documents in the server's store that best match a query.
 
         Args:
             query: The query.
@@ -174,7 +175,7 @@ class Client:
         return self.ask("/search", query=query, **more)
 
     def fill_mask(self, inputs: str | Sequence[str], **more: Any) -> Any:
-        """Return the most probable tokens for each [MASK] of a text, or of each text of a list.
+        """Return the most probable tokens for each [MASK] in a text, or in each text of a list.
 
         Args:
             inputs: A text or a list of texts.
@@ -193,17 +194,17 @@ class Client:
         return self.ask("/next-sentence", inputs=[a, b], **more)
 
     def info(self) -> Any:
-        """Return the models of the server with their supported routes, and its limits."""
+        """Return the server's models with the routes that they support, and the server's limits."""
         return self.ask("/info")
 
 
 def _as_list(texts: str | Sequence[str]) -> list[str]:
-    """Return a list of texts; a single text becomes a list with one element."""
+    """Return a list of texts. A single text becomes a list with one element."""
     return [texts] if isinstance(texts, str) else list(texts)
 
 
 def _parse_seconds(header: str) -> float:
-    """Parse a Retry-After header. For a date, which proxies may send, return one second."""
+    """Parse a Retry-After header. If it is a date, as some proxies send, return one second."""
     try:
         return max(0.0, float(header))
     except ValueError:
@@ -214,7 +215,7 @@ def _error_message(reply: httpx.Response) -> str:
     try:
         body = reply.json()
         if isinstance(body["error"], dict):
-            # The format of OpenAI.
+            # The error is in OpenAI's format.
             return str(body["error"]["message"])
         field = f" ({body['field']})" if body.get("field") else ""
         return f"{body['error']}{field}"

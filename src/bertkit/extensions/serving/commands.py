@@ -1,4 +1,4 @@
-"""Commands `serve` and `view`."""
+"""The commands `serve` and `view`."""
 
 from __future__ import annotations
 
@@ -36,20 +36,22 @@ def serve(
     """Serve models over HTTP.
 
     Args:
-        models: Model directories or hub ids, ELMo directories, or files of word vectors. The server
-            exposes the routes that each model supports. NAME=MODEL sets the name of a model.
-        runs: Directory of a training run; the web page shows its curves.
+        models: Model directories, hub ids, ELMo directories or files of word vectors. To give a
+            model another name, pass NAME=MODEL. The server has the routes that its models support.
+        runs: Directory of a training run whose curves the web page shows. Repeat the option for
+            several runs.
         tasks: Custom task, as module:Class. Its code is executed.
-        store: Store of passages, for the route /search.
-        host: Address to bind to. Default: 127.0.0.1 (local connections only).
-        port: Port. 0 selects a free port.
-        keys: TOML file of API keys, in addition to the key in the environment variable BERTKIT_KEY.
-            Default: without any key, requests need none.
+        store: Path or address of a store of documents, which the route /search searches.
+        host: Address to listen on. Default: 127.0.0.1, which accepts only connections from this
+            machine.
+        port: Port to listen on. 0 selects a free port.
+        keys: TOML file of API keys, which are accepted in addition to the key in the environment
+            variable BERTKIT_KEY. If neither is set, requests need no key.
         precision: Precision of the computation.
         device: Device, such as cpu or cuda:0. auto selects a GPU if PyTorch finds one, unless the
             precision is int8.
-        workers: Number of server processes. Each loads all models.
-        limits: Limits of requests and of memory.
+        workers: Number of server processes. Each process loads all models.
+        limits: Limits on requests and memory.
     """
     _run(
         models=models or [],
@@ -76,15 +78,15 @@ def view(
     precision: Inference = "fp32",
     device: str = "auto",
 ) -> None:
-    """Inspect models and runs in the browser.
+    """Inspect models and training runs in the browser.
 
     Args:
-        models: Model directories or hub ids, ELMo directories, or files of word vectors. For a run
-            directory, the page also shows the training curves. For a directory of runs, it shows
-            only the curves.
-        runs: Directory of a training run, or of several; the page shows their curves.
+        models: Model directories, hub ids, ELMo directories or files of word vectors. If a path is
+            the directory of a training run, the page also shows the training curves. If it is a
+            directory of several runs, the page shows only their curves.
+        runs: Directory of one or several training runs whose curves the page shows.
         tasks: Custom task, as module:Class. Its code is executed.
-        port: Port. 0 selects a free port.
+        port: Port to listen on. 0 selects a free port.
         precision: Precision of the computation.
         device: Device, such as cpu or cuda:0. auto selects a GPU if PyTorch finds one, unless the
             precision is int8.
@@ -112,8 +114,9 @@ def _run(**settings: Any) -> None:
         from bertkit.extensions.serving.processes import serve as run
     except ModuleNotFoundError as error:
         raise ConfigError(
-            f"serving requires {error.name}, not installed; run pip install 'bertkit[serving]'"
+            f"serving requires {error.name}, which is not installed; run pip install "
+            "'bertkit[serving]'"
         ) from None
     if not settings["models"] and not settings["runs"]:
-        raise ConfigError("no model to serve; pass a model directory, or a run with --run")
+        raise ConfigError("there is nothing to serve; pass a model, or a training run with --run")
     run(ServerSettings(**settings))

@@ -1,4 +1,4 @@
-"""Connections with limits on all resources that a client can use before its key is checked."""
+"""Connections that limit the resources a client can use before its API key is checked."""
 
 from __future__ import annotations
 
@@ -13,25 +13,26 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from bertkit.console import say
 
 HEAD_BYTES = 64 << 10
-"""Maximum size of the request line and headers in bytes; the last read may exceed it."""
+"""Maximum size in bytes of the request line and headers. The last part that is read may exceed
+it."""
 
 MAX_HEADERS = 100
-"""Maximum number of headers."""
+"""Maximum number of headers in a request."""
 
 HEAD_SECONDS = 10.0
-"""Maximum time in seconds until the request line and headers have arrived."""
+"""Time in seconds within which the request line and headers must arrive."""
 
 MAX_PIPELINED_REQUESTS = 16
-"""Maximum number of requests of a connection that wait for a response."""
+"""Maximum number of requests on a connection that can wait for a response."""
 
 FILE_DESCRIPTORS = 4096
-"""Number of file descriptors that a server requests; three quarters are for connections."""
+"""Number of file descriptors that a server requests. Three quarters of them are for connections."""
 
 LOG_SECONDS = 60.0
-"""Minimum time in seconds between two messages about closed connections."""
+"""Minimum time in seconds between two log messages about closed connections."""
 
 LAST_SECONDS = 1.0
-"""Time in seconds that a stopping server waits for the first request of a connection."""
+"""Time in seconds for which a stopping server waits for the first request on a connection."""
 
 TOO_LARGE = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\n"
@@ -40,7 +41,7 @@ TOO_LARGE = (
 
 
 def raise_file_limit() -> int:
-    """Raise the limit of open files, and return the maximum number of connections."""
+    """Raise the limit on open files, and return the maximum number of connections."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     files = FILE_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(FILE_DESCRIPTORS, hard)
     raised = ""
@@ -53,18 +54,19 @@ def raise_file_limit() -> int:
 
 
 class Connection(HttpToolsProtocol):
-    """uvicorn's connection, with limits for request heads and for the number of connections.
+    """A uvicorn connection with limits on request heads and on the number of connections.
 
-    uvicorn has no settings for the time and number of headers. It does not close idle connections
-    for new ones. When the server stops, it closes connections whose first request is still
-    arriving. The methods override the protocol of asyncio and the callbacks of httptools;
-    tests/extensions/serving/test_connection.py checks them with a real server.
+    uvicorn itself cannot limit how long headers take to arrive or how many there are. It does not
+    close idle connections to make room for new ones. When the server stops, uvicorn also closes
+    connections whose first request is still arriving. The methods override those of asyncio's
+    protocol and the callbacks of httptools; tests/extensions/serving/test_connection.py checks them
+    with a real server.
 
     Args:
-        given: Positional arguments of uvicorn's connection.
-        limit: Maximum number of connections. A new connection closes the connection that has waited
-            longest for its client.
-        named: Keyword arguments of uvicorn's connection.
+        given: Positional arguments for uvicorn's connection class.
+        limit: Maximum number of connections. If it is exceeded, the connection whose client has
+            been idle longest is closed.
+        named: Keyword arguments for uvicorn's connection class.
     """
 
     logged: ClassVar[float] = -LOG_SECONDS
@@ -72,15 +74,15 @@ class Connection(HttpToolsProtocol):
     def __init__(self, *given: Any, limit: int = FILE_DESCRIPTORS, **named: Any) -> None:
         super().__init__(*given, **named)
         self.limit = limit
-        # Number of bytes of the current request head.
+        # Number of bytes of the current request head that have been read.
         self._read = 0.0
         # Timer that closes the connection.
         self._timer: asyncio.TimerHandle | None = None
-        # Whether the connection has received a complete head.
+        # Whether the connection has received a complete request head.
         self._has_head = False
-        # Whether the server stops after the current request.
+        # Whether the server is stopping, so that this request is the last.
         self._is_last = False
-        # Time since which the connection waits for its client, or None while the server works.
+        # Time at which the connection began to wait for its client, or None while the server works.
         self._idle: float | None = time.monotonic()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -90,17 +92,20 @@ class Connection(HttpToolsProtocol):
             self._close_longest_idle()
 
     def _close_longest_idle(self) -> None:
-        """Close the connection that has waited longest for its client, or else this connection."""
+        """Close the connection whose client has been idle longest, or else this connection."""
         others = [other for other in self.connections if isinstance(other, Connection)]
         waiting = [other for other in others if other._idle is not None]
         longest = min(waiting, key=lambda other: other._idle or 0.0, default=self)
-        # asyncio calls connection_lost only later.
+        # Remove the connection now, because asyncio calls connection_lost only later.
         self.connections.discard(longest)
         longest.transport.abort()
         now = time.monotonic()
         if now - Connection.logged >= LOG_SECONDS:
             Connection.logged = now
-            say(f"connections: limit of {self.limit:,} reached; new connections close idle ones")
+            say(
+                f"connections: limit of {self.limit:,} reached; closing idle ones to accept new "
+                "ones"
+            )
 
     def on_message_begin(self) -> None:
         if len(self.pipeline) >= MAX_PIPELINED_REQUESTS:
@@ -132,7 +137,8 @@ class Connection(HttpToolsProtocol):
             super().shutdown()
 
     def on_message_complete(self) -> None:
-        # After a complete response, this is the rest of the body of a rejected request.
+        # If the response is already complete, what has arrived is the rest of a rejected request's
+        # body.
         if self.cycle.response_complete:
             self._stop_timer()
         else:
@@ -143,7 +149,7 @@ class Connection(HttpToolsProtocol):
         self._idle = None if self.pipeline else time.monotonic()
         unread = self.cycle.response_complete and self.cycle.more_body
         super().on_response_complete()
-        # uvicorn reads the rest of a rejected body without a timeout.
+        # uvicorn has no timeout for reading the rest of a rejected request's body.
         if unread:
             self._await_head(HEAD_SECONDS)
             self._read = -math.inf

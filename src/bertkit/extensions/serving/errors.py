@@ -8,13 +8,14 @@ from starlette.responses import Response
 from bertkit.web import RequestError
 
 ERROR_TYPES = {400: "Empty", 424: "Backend", 429: "Overloaded", 500: "Backend", 503: "Unhealthy"}
-"""TEI's names of errors by status. The name of other errors is Validation."""
+"""TEI's name for errors with each status. All other errors are called Validation."""
 
 OPENAI_STATUSES = {413: 400, 422: 400, 424: 500}
-"""Statuses that differ in OpenAI's API."""
+"""Statuses that are replaced on OpenAI's routes, because OpenAI's API uses others."""
 
 OPENAI_TYPES = {429: "requests", 500: "server_error", 503: "server_error"}
-"""OpenAI's types of errors by status. The type of other errors is invalid_request_error."""
+"""OpenAI's type for errors with each status. All other errors have the type
+invalid_request_error."""
 
 OPENAI_CODES = {
     401: "invalid_api_key",
@@ -25,7 +26,7 @@ OPENAI_CODES = {
 
 
 class ErrorResponse(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An error response, in the format of TEI."""
+    """An error response in TEI's format."""
 
     error: str
     error_type: str
@@ -33,7 +34,7 @@ class ErrorResponse(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class OpenAIError(msgspec.Struct, frozen=True):
-    """Error in the format of OpenAI."""
+    """An error in OpenAI's format."""
 
     message: str
     type: str
@@ -42,13 +43,13 @@ class OpenAIError(msgspec.Struct, frozen=True):
 
 
 class OpenAIErrorResponse(msgspec.Struct, frozen=True):
-    """An error response, in the format of OpenAI."""
+    """An error response in OpenAI's format."""
 
     error: OpenAIError
 
 
 def error_type(path: str) -> type[ErrorResponse | OpenAIErrorResponse]:
-    """Return the type of the error responses of a route.
+    """Return the class of a route's error responses.
 
     Args:
         path: Path of the route.
@@ -57,7 +58,7 @@ def error_type(path: str) -> type[ErrorResponse | OpenAIErrorResponse]:
 
 
 def encode_error(error: RequestError, path: str) -> tuple[int, bytes]:
-    """Return the status of an error, and its body as JSON, in the format of its route.
+    """Return the status and JSON body of an error response, in the format that the route uses.
 
     Args:
         error: The error.
@@ -69,7 +70,7 @@ def encode_error(error: RequestError, path: str) -> tuple[int, bytes]:
         return error.status, msgspec.json.encode(response)
     status = OPENAI_STATUSES.get(error.status, error.status)
     kind = OPENAI_TYPES.get(status, "invalid_request_error")
-    # Only a missing model has a field; a missing route has none.
+    # An error about a missing model names a field; an error about a missing route does not.
     is_route = error.status == 404 and error.field is None
     code = None if is_route else OPENAI_CODES.get(error.status)
     body = OpenAIError(error.message, kind, error.field, code)
@@ -77,7 +78,7 @@ def encode_error(error: RequestError, path: str) -> tuple[int, bytes]:
 
 
 def error_response(error: RequestError, path: str) -> Response:
-    """Return the response to a failed request.
+    """Create the response to a failed request.
 
     Args:
         error: The error.
@@ -88,24 +89,24 @@ def error_response(error: RequestError, path: str) -> Response:
 
 
 def too_much(message: str, field: str | None = None) -> RequestError:
-    """Return the error of a request that exceeds a limit.
+    """Create the error for a request that exceeds a limit.
 
     Args:
-        message: The message.
-        field: Field of the request.
+        message: The error message.
+        field: Field of the request that exceeds the limit.
     """
     return RequestError(413, message, field)
 
 
 def busy(seconds: int, message: str) -> RequestError:
-    """Return the error of a request that may succeed later.
+    """Create the error for a request that may succeed later.
 
     Args:
-        seconds: Seconds after which to retry.
-        message: The message.
+        seconds: Time in seconds after which the client should retry.
+        message: The error message.
     """
     return RequestError(429, message, headers={"retry-after": str(seconds)})
 
 
-DEFECT = RequestError(500, "internal server error; see the log by the request id")
-BACKEND = RequestError(424, "the computation of the model failed; see the log by the request id")
+DEFECT = RequestError(500, "internal server error; search the server's log for the request id")
+BACKEND = RequestError(424, "the model failed; search the server's log for the request id")

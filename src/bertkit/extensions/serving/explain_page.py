@@ -1,4 +1,4 @@
-"""Web page that shows the internal states of a model for a text."""
+"""Web page that shows what a model computes for a text, layer by layer."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ def _example(shows: str, part: str, text: str, pair: str = "") -> Example:
 
 EXAMPLES = (
     _example(
-        "Attention: which words does “it” attend to, and which head attends to the previous word?",
+        "Attention: Which words does “it” attend to? Which head attends to the previous word?",
         "attention",
         "The animal did not cross the street because it was too tired.",
     ),
     _example(
-        "Layers: two uses of “bank”. In which layer do their states differ?",
+        "Layers: “Bank” has two meanings here. In which layer do its two states begin to differ?",
         "layers",
         "We sat on the bank of the river.",
         "The bank lent us money for a boat.",
     ),
     _example(
-        "Tokens: rare words are split. Which heads attend from subword to subword?",
+        "Tokens: Rare words are split. Which heads attend from one subword to the next?",
         "embeddings",
         "She poured the unsweetened lemonade into her grandmother’s teacups.",
     ),
     _example(
-        "Attention: “the” and “old” occur three times. Does each attend to its own noun?",
+        "Attention: “The” and “old” occur three times each. Does each one attend to its own noun?",
         "attention",
         "The old man said that the old dog knew the old road.",
     ),
@@ -41,12 +41,12 @@ EXAMPLES = (
 
 MASKED_EXAMPLES = (
     _example(
-        "Masked words: mask “are”. Does the prediction agree with “keys” or with “cabinet”?",
+        "Masked words: Mask “are”. Does the predicted verb agree with “keys” or with “cabinet”?",
         "masked",
         "The keys to the old cabinet are on the table.",
     ),
     _example(
-        "Masked words: mask “Paris”, and then “Paris” and “France” together.",
+        "Masked words: Mask “Paris”, and then mask “Paris” and “France” together.",
         "masked",
         "Paris is the capital of France, and Rome is the capital of Italy.",
     ),
@@ -55,13 +55,13 @@ MASKED_EXAMPLES = (
 
 
 class ExplainPage(Page):
-    """The page of embeddings, attention, and states of every layer."""
+    """The page that shows embeddings, attention weights, and the states of every layer."""
 
     link = "Look inside"
     title = "Model inspector"
     lead = (
-        "See the tokens of a text, the attention weights of every head, the predictions for each "
-        "masked word, and the changes of the states from layer to layer. Use one of these "
+        "See the tokens of a text, the attention weights of every head, what the model predicts "
+        "if a word is masked, and how the states change from layer to layer. Use one of these "
         "examples, or enter your own text."
     )
     button = "Look inside"
@@ -83,7 +83,7 @@ class ExplainPage(Page):
             Field("text", "Text", values["text"], rows=2, required=True),
             Field("pair", "Second text of a pair (optional)", values["pair"]),
             Field("off", "Heads to switch off, as LAYER.HEAD (optional)", values["off"]),
-            # A script sets its value.
+            # A script on the page sets the value of this field.
             Field("hide", hidden=True),
             Field("model", "Model", values["model"], options=list(models("explain"))),
         )

@@ -1,4 +1,4 @@
-"""Form values of web pages, and pages with a result or an error."""
+"""Reading of form values, and responses with a web page that shows a result or an error."""
 
 from __future__ import annotations
 
@@ -15,24 +15,25 @@ from bertkit.extensions.serving.request_context import request_error
 from bertkit.web import RequestError
 
 MAX_FIELDS = 32
-"""Maximum number of fields of a form."""
+"""Maximum number of fields in a form."""
 
 
 async def form_values(request: Request) -> Mapping[str, str]:
-    """Return the form values of a request, from its URL and its body. Other values are empty."""
+    """Read form values from the URL and body of a request. Fields that are missing are empty."""
     values = defaultdict(str, request.query_params)
-    # The exception means that the body is not a form.
+    # A ValueError means that the body is not a form.
     with contextlib.suppress(ValueError):
         values |= parse_qsl((await request.body()).decode(), max_num_fields=MAX_FIELDS)
     return values
 
 
 async def respond(shown: Callable[..., str], answer: Awaitable[str] | None) -> Response:
-    """Return the page of a result, or the page with an error message if it fails.
+    """Respond with a page that shows the result or, if computing it fails, an error message.
 
     Args:
         shown: Function that renders the page without a result.
-        answer: Awaitable of the page with the result. Default: render the page without a result.
+        answer: Awaitable that returns the page with the result. If it is None, the page is rendered
+            without a result.
     """
     status = 200
     try:

@@ -1,4 +1,4 @@
-"""Routes and web panels of pipelines, generated from the types that the pipelines define."""
+"""Routes and web panels that are generated from the types that pipelines declare."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from bertkit.web import ROUTES, Cut, Panel, Route, Text, Texts, invalid
 
 
 def is_object(item: Any) -> bool:
-    """Return whether items of this type are JSON objects.
+    """Return whether items of a type are JSON objects.
 
     Args:
-        item: Type of the items of a pipeline.
+        item: Type of the items that a pipeline takes.
     """
     return isinstance(item, type) and issubclass(item, msgspec.Struct)
 
@@ -30,20 +30,20 @@ def is_object(item: Any) -> bool:
 
 
 class PairsAsk(Cut, frozen=True, kw_only=True):
-    """The request of a pipeline whose items are pairs."""
+    """Request to a pipeline whose items are pairs."""
 
     inputs: Annotated[list[Text | Pair], Meta(min_length=1)]
     """A pair [a, b], or a list of pairs."""
 
     def __post_init__(self) -> None:
-        # msgspec does not support unions of two types of lists.
+        # Check this here, because msgspec does not support unions of two list types.
         texts = sum(isinstance(part, str) for part in self.inputs)
         if texts and not texts == len(self.inputs) == 2:
             raise invalid("expected a pair [a, b], or a list of pairs", "inputs")
 
 
 def request_type(name: str, pipeline: Any) -> type[Cut]:
-    """Return the request type of a pipeline, with `inputs` and the options of the pipeline.
+    """Create the request type of a pipeline, with the field `inputs` and the pipeline's options.
 
     Args:
         name: Name of the pipeline.
@@ -71,11 +71,11 @@ def request_type(name: str, pipeline: Any) -> type[Cut]:
 
 
 def inputs_of(ask: Any, item: Any) -> tuple[list[Any], bool]:
-    """Return the items of a request, and whether the request contains a list of items.
+    """Return the items in a request, and whether they were passed as a list.
 
     Args:
         ask: The request.
-        item: Type of the items of the pipeline.
+        item: Type of the items that the pipeline takes.
     """
     is_pair = item is not str and not is_object(item)
     many = isinstance(ask.inputs, list) and not (is_pair and isinstance(ask.inputs[0], str))
@@ -86,7 +86,7 @@ def inputs_of(ask: Any, item: Any) -> tuple[list[Any], bool]:
 
 
 def pipeline_routes(pipelines: Mapping[str, Any]) -> list[Route]:
-    """Return the routes of pipelines that define their types, if no other route has their path.
+    """Create a route for each pipeline that declares an example and has no other route.
 
     Args:
         pipelines: Pipelines by name.
@@ -99,26 +99,27 @@ def pipeline_routes(pipelines: Mapping[str, Any]) -> list[Route]:
 
 
 RESERVED = {"inputs", "model", "other", "parameters", "text", "truncate", "what"}
-"""Fields of requests and forms, which options cannot have as their names."""
+"""Names of request and form fields, which the options of a pipeline cannot use."""
 
 
 def pipeline_route(name: str, pipeline: Any) -> Route:
-    """Return the route of a pipeline, whose path is its name.
+    """Create the route of a pipeline. The path of the route is the name of the pipeline.
 
     Args:
         name: Name of the pipeline.
         pipeline: The pipeline.
 
     Raises:
-        ConfigError: If the type of its items or the name of an option is not supported.
+        ConfigError: If the pipeline's item type is not supported, or the name of an option is
+            reserved.
     """
     item, options = pipeline.item, msgspec.structs.fields(pipeline.options)
     is_small = is_object(item) and len(item.__struct_fields__) <= 2
     if not (item is str or get_origin(item) is tuple or is_small):
-        raise ConfigError(f"pipeline {name}: items must be str, a pair, or a Struct of two fields")
+        raise ConfigError(f"pipeline {name}: items must be str, pairs, or Structs of 1 or 2 fields")
     if reserved := RESERVED & {option.name for option in options}:
         raise ConfigError(
-            f"pipeline {name}: the option name {min(reserved)!r} is reserved; rename it"
+            f"pipeline {name}: the option name {min(reserved)!r} is reserved; rename the option"
         )
 
     async def predictions(ask: Any, context: RequestContext) -> Any:
@@ -138,7 +139,7 @@ def pipeline_route(name: str, pipeline: Any) -> Route:
 
 
 def pipeline_panel(name: str, pipeline: Any) -> Panel:
-    """Return the web panel of a pipeline, whose items have at most two fields.
+    """Create the web panel of a pipeline whose items have at most two fields.
 
     Args:
         name: Name of the pipeline.

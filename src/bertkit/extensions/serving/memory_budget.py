@@ -1,8 +1,8 @@
-"""Memory budget of requests, which reserve memory before they use it.
+"""Memory budget: each request reserves memory before it uses the memory.
 
-A request reserves memory for the worst case of its size, and releases the rest later. If too little
-memory is left, it is rejected. The constants were measured with WordPiece and glibc's malloc
-(notes/2026-11.md).
+A request first reserves the memory that it needs in the worst case, and later releases what it does
+not need. If too little memory is left, the request is rejected. The constants were measured with
+WordPiece and glibc's malloc (notes/2026-11.md).
 """
 
 from __future__ import annotations
@@ -18,20 +18,22 @@ from bertkit.extensions.serving.errors import busy, too_much
 from bertkit.extensions.serving.metrics import Metrics
 
 BYTES_PER_BODY_BYTE = 8
-"""Reserved bytes per byte of a body: raw, as decoded JSON, and as request objects."""
+"""Reserved bytes per byte of a request body, which exists as raw bytes, as decoded JSON, and as
+request objects."""
 
 BYTES_PER_READ_TOKEN = 1024
-"""Reserved bytes per token while texts are tokenized: the library's memory, offsets and words."""
+"""Reserved bytes per token while texts are tokenized, for the memory of the `tokenizers` library,
+offsets and words."""
 
 BYTES_PER_TOKEN = 2048
-"""Reserved bytes per token until the response is complete, including the response."""
+"""Reserved bytes per token until the response is complete. The response itself is included."""
 
 TRIM_BYTES = 64 << 20
-"""Released bytes after which malloc returns its free memory to the kernel."""
+"""Number of released bytes after which malloc is told to return free memory to the kernel."""
 
 
 class Budget:
-    """The memory budget of all requests of a process. It is not thread-safe.
+    """The memory budget of all requests in a process. The class is not thread-safe.
 
     Args:
         limit: Maximum number of bytes.
@@ -49,12 +51,13 @@ class Budget:
             count: Number of bytes.
 
         Raises:
-            RequestError: If the memory exceeds the budget, or the part of it that is left.
+            RequestError: If the memory exceeds the whole budget, or the part of the budget that is
+                left.
         """
         if count > self.limit:
             raise too_much(
-                f"the request requires {count >> 20:,} MB of memory, the maximum (memory_bytes) is "
-                f"{self.limit >> 20:,} MB; send fewer or shorter texts"
+                f"the request requires {count >> 20:,} MB of memory, but the maximum "
+                f"(memory_bytes) is {self.limit >> 20:,} MB; send fewer or shorter texts"
             )
         if self.used + count > self.limit:
             raise busy(1, "other requests use the memory that this request needs; retry in 1 s")
@@ -69,7 +72,7 @@ class Budget:
         self._use(-count)
 
     def read(self, count: int) -> None:
-        """Release memory after tokenization, and from time to time trim malloc's free memory.
+        """Release memory after tokenization, and sometimes make malloc return free memory.
 
         Args:
             count: Number of bytes.
@@ -86,13 +89,15 @@ class Budget:
 
 
 def max_tokens(item: Any) -> int:
-    """Return the maximum number of tokens of an item, for any vocabulary.
+    """Return the largest number of tokens that an item can have with any vocabulary.
 
-    A token contains at least one byte, or one character of the normalized text. NFKD gives most
-    characters: a Hangul syllable has three letters, U+FDFA eighteen.
+    Each token covers at least one byte, or one character of the normalized text. NFKD is the
+    normalization that gives the most characters: three for a Hangul syllable, and eighteen for
+    U+FDFA.
 
     Args:
-        item: A text, a pair, or a text with a list of texts that are each encoded with it.
+        item: A text, a pair of texts, or a text with a list of texts. In a list, each text is
+            encoded together with the first.
 
     Raises:
         UnicodeEncodeError: If a text contains a lone surrogate.

@@ -13,14 +13,15 @@ from prometheus_client.multiprocess import MultiProcessCollector, mark_process_d
 from bertkit.storage import running
 
 WORKERS_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
-"""Environment variable of the directory that workers share; set before workers start."""
+"""Environment variable with the path of the directory that workers share. It must be set before
+they start."""
 
 SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
 TOKENS = (16, 64, 256, 1024, 4096, 8192, 16384, 65536)
 
 
 class Metrics:
-    """The metrics of this process or, with a shared directory, of all workers together."""
+    """The metrics of this process or, if there is a shared directory, of all workers together."""
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
@@ -33,7 +34,7 @@ class Metrics:
         )
         self.seconds = histogram(
             "bertkit_request_seconds",
-            "Seconds from the head of a request to the end of its response.",
+            "Seconds from the arrival of a request's headers to the end of its response.",
             route,
             buckets=SECONDS,
         )
@@ -54,7 +55,7 @@ class Metrics:
 
 
 def _remove_dead_workers(folder: Path) -> None:
-    """Remove the gauges of workers that were killed, because nothing waits there any more."""
+    """Remove the gauges of workers that were killed, because no requests wait in them any more."""
     for file in folder.glob("gauge_live*.db"):
         process = int(file.stem.rpartition("_")[2])
         if process != os.getpid() and not running(process):

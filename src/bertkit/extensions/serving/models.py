@@ -1,4 +1,4 @@
-"""Models of a server, each with the pipelines that it supports."""
+"""The models of a server, with the pipelines that each supports."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TaskClass = type[Task[Any, Any]]
 
 
 def name_and_folder(model: str) -> tuple[str | None, str]:
-    """Split NAME=MODEL into name and model. An existing path is a model without a name.
+    """Split NAME=MODEL into name and model. If the text is an existing path, it is not split.
 
     Args:
         model: NAME=MODEL, or a model directory or hub id.
@@ -35,16 +35,16 @@ def name_and_folder(model: str) -> tuple[str | None, str]:
     if not equals or Path(model).exists():
         return None, model
     if not name or not folder:
-        raise ConfigError(f"{model}: name or model is empty; use NAME=MODEL")
+        raise ConfigError(f"{model}: the name or the model is empty; write NAME=MODEL")
     return name, folder
 
 
 class ModelRegistry:
-    """All models of a server, and its store.
+    """All models of a server, and the store that it searches.
 
     Args:
         models: Model directories or hub ids, or NAME=MODEL.
-        store: Path or address of the store.
+        store: Path or address of the store, if any.
         precision: Precision of the computation.
         tasks: Custom tasks, as classes or module:Class. Their code is executed.
         device: Device of the computation.
@@ -82,24 +82,25 @@ class ModelRegistry:
             settings = LoadSettings(precision, self.device)
             self.search = FORMATS["store"](store).load_pipelines(settings).pipelines["search"]
             threads.append(torch.get_num_threads())
-        # All models share the threads of torch, and each may be tuned to another number.
+        # All models share torch's threads. Each model may be tuned to a different number, so use
+        # the largest.
         torch.set_num_threads(max(threads, default=default_threads))
         self.opening = asyncio.Lock()
         self.reloads: dict[str, asyncio.Future[None]] = {}
-        """Waiting reload of each model, which later requests share."""
+        """For each model, a reload that is waiting to start. Later requests share it."""
         self.routed: frozenset[str] = frozenset()
         """Names of the pipelines for which the current application has routes."""
         freeze_objects()
 
     def abilities(self) -> dict[str, Pipeline]:
-        """Return the supported pipelines by name, each of the first model that supports it."""
+        """Return the supported pipelines by name, each from the first model that supports it."""
         pipelines = {} if self.search is None else {"search": self.search}
         for model in self.models.values():
             pipelines = {**model.pipelines, **pipelines}
         return pipelines
 
     def supporting(self, ability: str) -> Mapping[str, Pipeline]:
-        """Return the models that support a pipeline, in their order: the pipelines by model name.
+        """Return the pipeline of each model that supports it, by the name of the model.
 
         Args:
             ability: Name of the pipeline.
@@ -117,7 +118,7 @@ class ModelRegistry:
         return ServedModel(folder, self.precision, self.trusted, name, self.device)
 
     def reload(self, name: str) -> None:
-        """Load a model again from its directory. Earlier requests keep the old model.
+        """Load a model again from its directory. Earlier requests still use the old model.
 
         Args:
             name: Name of the model.
@@ -126,5 +127,5 @@ class ModelRegistry:
         try:
             self.models[name] = self._load(self.models[name].folder, name)
         finally:
-            # The new model may be tuned to another number of threads.
+            # The new model may be tuned to a different number of threads.
             torch.set_num_threads(threads)

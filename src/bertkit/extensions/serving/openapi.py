@@ -1,4 +1,4 @@
-"""OpenAPI document of a server, generated from the types of its routes."""
+"""Generation of a server's OpenAPI document from the types of its routes."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from bertkit.extensions.serving.errors import (
 from bertkit.web import Route
 
 ERRORS = {
-    400: "A list of the request is empty.",
+    400: "A list in the request is empty.",
     401: "The API key is missing or unknown.",
-    403: "The API key has no access to this route, or a page of another site sent the request.",
+    403: "The API key has no access to this route, or a page on another site sent the request.",
     404: "No model of the server supports this route.",
-    408: "The client sent the body, or read the response, too slowly.",
-    413: "The body, a text or a list is too long.",
-    422: "The request is invalid. The response contains the field.",
-    424: "The computation of the model failed, or its result is zero, NaN or inf. See the log.",
-    429: "The server is overloaded, or the key reached a rate limit. Retry after Retry-After.",
-    500: "Internal server error. See the log.",
+    408: "The client sent the request body or read the response too slowly.",
+    413: "The request body, a text or a list is too long.",
+    422: "The request is invalid. The response names the invalid field.",
+    424: "The model failed, or its result is zero, NaN or inf. See the server's log.",
+    429: "The server is overloaded, or the key reached a rate limit. Wait for Retry-After seconds.",
+    500: "Internal server error. See the server's log.",
     503: "The server is loading, stopping, or unhealthy.",
 }
 
@@ -43,7 +43,7 @@ LIVE_OPERATION = {
 
 
 def openapi(routes: Sequence[Route]) -> dict[str, Any]:
-    """Return the OpenAPI document of these routes and of the liveness route.
+    """Create the OpenAPI document for the given routes and the liveness route.
 
     Args:
         routes: The routes.
@@ -70,21 +70,21 @@ def openapi(routes: Sequence[Route]) -> dict[str, Any]:
         "info": {
             "title": "bertkit",
             "version": __version__,
-            "description": "HTTP API of models. An error contains a message and the field that it "
-            "refers to.",
+            "description": "HTTP API of a bertkit server. An error response contains a message and "
+            "the name of the invalid field, if there is one.",
         },
         "paths": {**paths, LIVENESS_ROUTE: {"get": LIVE_OPERATION}},
         "components": {
             "schemas": components,
             "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
         },
-        # A server without keys needs none.
+        # The empty entry means that no key is needed, which is true for servers without API keys.
         "security": [{"key": []}, {}],
     }
 
 
 def _operation(route: Route, schemas: Mapping[Any, Any]) -> dict[str, Any]:
-    """Return the entry of a route, from the schemas of its types."""
+    """Create the entry of a route from the schemas of its types."""
     answer = schemas[route.answer]
     if route.many:
         answer = {"anyOf": [answer, {"type": "array", "items": answer}]}

@@ -1,4 +1,4 @@
-"""Web pages of a server: the page "Ask", the training curves, and the pages of extensions."""
+"""Web pages of a server: "Ask", training curves, and the pages that extensions add."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ class Window:
 
     Args:
         registry: Models of the server.
-        folders: Directories of the training runs that the page of curves shows.
+        folders: Directories of training runs, which the page of training curves shows.
     """
 
     def __init__(self, registry: ModelRegistry, folders: Sequence[Path]) -> None:
         self.registry, self.training = registry, TrainingPage(folders)
         self.panels = panels(registry)
-        # The page of explanations is the first one.
+        # The page at "/", which explains a model, comes first.
         paths = sorted(PAGES, key=lambda path: path != "/")
         self.pages = {path: PAGES[path]() for path in paths}
         self.links = {
@@ -48,7 +48,7 @@ class Window:
         }
 
     def routes(self) -> list[Route]:
-        """Return the routes of the pages, which /openapi.json does not contain."""
+        """Return the routes of the pages. /openapi.json does not list them."""
         methods = ["GET", "POST"]
         return [
             Route("/ask", self.ask, methods=methods),
@@ -57,12 +57,12 @@ class Window:
                 Route(path, partial(self.show, path, page), methods=methods)
                 for path, page in self.pages.items()
             ),
-            # Browsers request an icon.
+            # Respond to the request for an icon that browsers send.
             Route("/favicon.ico", lambda _: Response(status_code=204)),
         ]
 
     async def show(self, path: str, page: Page, request: Request) -> Response:
-        """Show a page of an extension, with a result if all required fields have values.
+        """Show a page that an extension added. If all required fields have values, show the result.
 
         Args:
             path: Path of the page.
@@ -88,7 +88,7 @@ class Window:
         return await respond(shown, answer() if ready else None)
 
     async def show_runs(self, request: Request) -> Response:
-        """Show the curves of training runs.
+        """Show the page of training curves.
 
         Args:
             request: The request.
@@ -96,7 +96,7 @@ class Window:
         return await self.training.show(request, partial(self.page, "/training"))
 
     async def ask(self, request: Request) -> Response:
-        """Show the predictions of models.
+        """Show the page "Ask", with the predictions of models if the form has values.
 
         Args:
             request: The request.
@@ -110,8 +110,8 @@ class Window:
             self.page,
             "/ask",
             title=panel.title,
-            lead="See the predictions of a model for your own text. The HTTP API returns the same "
-            "values for the same request.",
+            lead="See what a model predicts for your own text. The HTTP API returns the same "
+            "values for the same text.",
             form=self._panel_form(name, values),
             computed_by=[panel.computed_by],
             questions={key: panel.title for key, panel in self.panels.items()},
@@ -134,7 +134,7 @@ class Window:
         return await respond(shown, figures() if text.strip() else None)
 
     def _panel_form(self, name: str, values: Mapping[str, str]) -> Form:
-        """Return the form of a panel."""
+        """Create the form of a panel."""
         panel, able = self.panels[name], list(self.registry.supporting(name))
         several = name == "fill-mask" and len(able) > 1
         fields = [
@@ -165,13 +165,14 @@ class Window:
         """Render a page.
 
         Args:
-            here: Path of the page.
-            form: Form of the page.
-            alert: Error message.
-            computed_by: Code that computes the figures.
+            here: Path of the page, which the navigation marks as the current page.
+            form: Form to show on the page.
+            alert: Error message to show on the page.
+            computed_by: Functions and classes that compute the figures. The page shows their source
+                code.
             template: Template of the page.
-            modules: Scripts of the page.
-            values: Values of the template.
+            modules: Scripts to include in the page.
+            values: Further values for the template.
         """
         if form is not None:
             form = form._replace(alert=alert)

@@ -1,4 +1,4 @@
-"""Panels of the page "Ask", including the panels of some core pipelines."""
+"""Panels of the page "Ask" for core pipelines, and the selection of a server's panels."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PANELS: Mapping[str, Panel] = {
         answers.labels,
         TaskPipeline.run,
         ("a clear opinion", "A wonderful film, and too short."),
-        other="Second text, for a model of pairs",
+        other="Second text, if the model classifies pairs",
         items=lambda text, other: [(text, other) if other.strip() else text],
     ),
     "ner": Panel(
@@ -88,11 +88,11 @@ PANELS: Mapping[str, Panel] = {
         items=lambda text, other: [(text, line) for line in lines_of(other)],
     ),
 }
-"""Panels of core pipelines by the names of the pipelines."""
+"""Panels of core pipelines, by the name of the pipeline."""
 
 
 def panels(registry: ModelRegistry) -> dict[str, Panel]:
-    """Return the panels of the pipelines of a server, by the names of the pipelines.
+    """Return the panels for the pipelines that a server supports, by the name of the pipeline.
 
     Args:
         registry: Models of the server.

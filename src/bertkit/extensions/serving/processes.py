@@ -1,4 +1,4 @@
-"""Server processes. They reject requests while models load, and finish open requests at the end."""
+"""Server processes, which load models, serve requests, and finish open requests when they stop."""
 
 from __future__ import annotations
 
@@ -36,11 +36,12 @@ from bertkit.threads import own_cores, share_cores
 from bertkit.view.runs import find_runs, read_run
 
 LOADING_SECONDS = 120
-"""Maximum time in seconds in which a worker must load its models."""
+"""Time in seconds within which a worker must load its models."""
 
 SWITCH_SECONDS = 0.0002
-"""Seconds after which a thread releases the GIL if other threads wait for it. PyTorch releases the
-GIL in each operation. With Python's default of 5 ms, a model can wait that long after each one."""
+"""Time in seconds after which a thread releases the GIL if other threads wait for it. PyTorch
+releases the GIL in each operation. With Python's default of 5 ms, a model might wait that long
+after every operation."""
 
 LOOPBACK = ("127.0.0.1", "[::1]", "::1", "localhost")
 
@@ -59,15 +60,15 @@ class ServerSettings:
     port: int = 8000
     limits: Limits = field(default_factory=Limits)
     tasks: Sequence[str] = ()
-    """Custom tasks, as module:Class. Their code is executed."""
+    """Custom tasks, each as module:Class. Their code is executed."""
     runs: Sequence[Path] = ()
-    """Directories of training runs, whose curves the web page shows."""
+    """Directories of training runs whose curves the web page shows."""
     browser: bool = False
-    """Whether to open the web page in a browser when the models are loaded."""
+    """Whether to open the web page in a browser once the models are loaded."""
 
 
 def serve(plan: ServerSettings) -> None:
-    """Run a server until SIGTERM or Ctrl-C, and then finish the open requests.
+    """Run a server until it receives SIGTERM or Ctrl-C, and then finish the open requests.
 
     Args:
         plan: The settings.
@@ -89,8 +90,8 @@ def serve(plan: ServerSettings) -> None:
     settings: dict[str, Any] = {
         "workers": plan.workers,
         "http": partial(Connection, limit=connections),
-        # asyncio accepts this number of connections before one is closed. They must not exceed
-        # the limit of open files.
+        # asyncio can accept this many connections at once, before any of them is closed. Their
+        # number must not exceed the limit on open files.
         "backlog": connections // 6,
         "log_config": None,
         "access_log": False,
@@ -98,14 +99,15 @@ def serve(plan: ServerSettings) -> None:
         "server_header": False,
         "date_header": False,
         "ws": "none",
-        # Load balancers keep connections open for a minute.
+        # Load balancers keep idle connections open for a minute, so keep them open longer.
         "timeout_keep_alive": 75,
         "timeout_graceful_shutdown": int(plan.limits.timeout) + 5,
         "timeout_worker_healthcheck": LOADING_SECONDS,
     }
     if plan.workers > 1:
         make = partial(loaded_app, plan, address)
-        # A worker prints the address just before it accepts connections.
+        # Listen before the workers start, because each prints the address just before it accepts
+        # connections.
         listener.listen()
         workers = Workers(uvicorn.Config(make, factory=True, **settings), [listener])
         with TemporaryDirectory(prefix="bertkit-") as counts:
@@ -113,7 +115,7 @@ def serve(plan: ServerSettings) -> None:
             workers.run()
             del os.environ[WORKERS_VARIABLE]
         if any(worker.exitcode == STARTUP_FAILURE for worker in workers.processes):
-            raise ServeError("a worker could not load its models; see the message above")
+            raise ServeError("a worker process could not load its models; see the message above")
         return
     admission, batcher = _create_admission(plan)
     process = Process(uvicorn.Config(admission, **settings), admission)
@@ -127,9 +129,9 @@ def serve(plan: ServerSettings) -> None:
             process.should_exit = True
 
     threading.Thread(target=load, name="loading", daemon=True).start()
-    # uvicorn raises the caught signal again after the last reply.
+    # After the last response, uvicorn raises the signal that it caught again, so ignore it.
     signal.signal(signal.SIGTERM, lambda *_: None)
-    # nohup ignores SIGHUP.
+    # Under nohup, SIGHUP is ignored and must stay so.
     if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
         signal.signal(signal.SIGHUP, process.handle_exit)
     process.run([listener])
@@ -151,7 +153,11 @@ class Process(uvicorn.Server):
 
 
 class Workers(Multiprocess):
-    """Worker processes. SIGHUP replaces them one by one, or stops them if the terminal is gone."""
+    """The worker processes of a server.
+
+    SIGHUP replaces them one by one. If the signal was sent because the terminal closed, it stops
+    them instead.
+    """
 
     def __init__(self, config: uvicorn.Config, sockets: list[socket.socket]) -> None:
         super().__init__(config, sockets)
@@ -165,13 +171,14 @@ class Workers(Multiprocess):
 
 
 def loaded_app(plan: ServerSettings, address: str) -> AdmissionMiddleware:
-    """Load the models of a worker process, and return its application.
+    """Load the models in a worker process, and return the worker's application.
 
     Args:
         plan: The settings.
         address: Address of the server, for messages.
     """
-    # A terminal that closes sends SIGHUP to all processes, but the parent stops the workers.
+    # A closing terminal sends SIGHUP to all processes. Ignore it here, because the parent stops the
+    # workers.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     admission, batcher = _create_admission(plan)
     try:
@@ -198,7 +205,8 @@ def _load_models(
     for folder in find_runs(plan.runs):
         read_run(folder)
     sys.setswitchinterval(SWITCH_SECONDS)
-    # Models use at most this number of cores, so set it before they are loaded.
+    # Divide the cores among the workers before models are loaded, because models then use at most
+    # their share.
     share_cores(plan.workers)
     if plan.workers > 1:
         torch.set_num_threads(own_cores())
@@ -210,7 +218,7 @@ def _load_models(
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """Return a socket that is bound to an address.
+    """Create a socket that is bound to an address.
 
     Raises:
         ConfigError: If the address is not available.
@@ -224,7 +232,7 @@ def _listen(host: str, port: int) -> socket.socket:
             closing.pop_all()
     except (OSError, OverflowError) as error:
         raise ConfigError(
-            f"{host}:{port}: cannot bind to this address ({error}); use another --port or --host"
+            f"{host}:{port}: cannot listen on this address ({error}); use another --port or --host"
         ) from None
     listener.set_inheritable(True)
     return listener

@@ -1,6 +1,6 @@
-"""Decoding of request bodies, with error messages that contain the invalid field.
+"""Decoding of request bodies, with errors that name the invalid field.
 
-Fields of the OpenAI and TEI specifications that do not change the response are removed.
+Fields that OpenAI or TEI specify, but that do not change the response, are removed.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from bertkit.tasks.task import JsonObject
 from bertkit.web import ANY, Ask, Neutral, RequestError, invalid
 
 MAX_MESSAGE_CHARACTERS = 200
-"""Maximum number of characters of a message that may quote the request."""
+"""Maximum number of characters in an error message that may quote the request."""
 
 SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
-"""Escaped surrogate. For a lone surrogate, the error message of msgspec is misleading."""
+"""Pattern of an escaped surrogate. If one is not part of a pair, msgspec's error message is
+misleading."""
 
 A = TypeVar("A", bound=Ask)
 S = TypeVar("S", bound=msgspec.Struct)
@@ -31,10 +32,10 @@ def decode(kind: type[A], body: bytes) -> A:
 
     Args:
         kind: Type of the request.
-        body: The body.
+        body: The request body.
 
     Raises:
-        RequestError: If the body is invalid; it contains the field of the first error.
+        RequestError: If the body is invalid. The error names the first invalid field.
     """
     try:
         data = msgspec.json.decode(body)
@@ -49,16 +50,16 @@ def decode(kind: type[A], body: bytes) -> A:
 
 
 def decode_form(kind: type[S], values: Mapping[str, str]) -> S:
-    """Convert the values of a form. Empty values and unknown names are omitted.
+    """Convert form values to a settings or request object. Empty and unknown fields are ignored.
 
-    The value of a list contains its elements, separated by commas.
+    The value of a list field contains the elements of the list, separated by commas.
 
     Args:
-        kind: Type of the result.
+        kind: Type of the object to create.
         values: Values by field name.
 
     Raises:
-        RequestError: If a value is invalid; the message contains the name of its field.
+        RequestError: If a value is invalid. The message names its field.
     """
     fields = [f for f in msgspec.structs.fields(kind) if values.get(f.name, "").strip()]
     present: dict[str, Any] = {field.name: values[field.name] for field in fields}
@@ -72,7 +73,7 @@ def decode_form(kind: type[S], values: Mapping[str, str]) -> S:
 
 
 def _without_neutral(kind: type[Ask], data: dict[str, Any]) -> dict[str, Any]:
-    """Return a body without fields that have no effect, and with `parameters` at the top level."""
+    """Remove fields that have no effect, and move the fields in `parameters` to the top level."""
     parameters = data.get("parameters")
     if isinstance(parameters, dict):
         data = {**parameters, **{name: data[name] for name in data if name != "parameters"}}
@@ -83,9 +84,9 @@ def _without_neutral(kind: type[Ask], data: dict[str, Any]) -> dict[str, Any]:
 
 @cache
 def _optional(kind: type[Ask]) -> frozenset[str]:
-    """Return the fields of a request that have a default.
+    """Return the names of the request fields that have a default value.
 
-    Cached, because msgspec evaluates annotations in each call.
+    The result is cached, because msgspec evaluates the annotations in each call.
     """
     return frozenset(f.encode_name for f in msgspec.structs.fields(kind) if not f.required)
 
@@ -93,16 +94,16 @@ def _optional(kind: type[Ask]) -> frozenset[str]:
 def select(
     data: dict[str, Any], neutral: Neutral, optional: Collection[str] = (), where: str = ""
 ) -> dict[str, Any]:
-    """Return the fields of an object that have an effect.
+    """Return an object without those fields that have no effect.
 
     Args:
         data: The object.
-        neutral: Unsupported fields with the values that have no effect.
-        optional: Fields that may be null.
-        where: Prefix of field names in errors.
+        neutral: Unsupported fields, each with the values that have no effect.
+        optional: Fields whose value may be null.
+        where: Prefix for field names in error messages.
 
     Raises:
-        RequestError: If an unsupported field has a value that would change the response.
+        RequestError: If an unsupported field has a value that has an effect.
     """
     fields = {}
     for name, value in data.items():
@@ -111,21 +112,21 @@ def select(
         if name not in neutral:
             fields[name] = value
         elif not any(other is ANY or _equal(value, other) for other in neutral[name]):
-            raise invalid("this field is not supported; remove it", f"{where}{name}")
+            raise invalid("this field is not supported; remove the field", f"{where}{name}")
     return fields
 
 
 def _equal(value: Any, neutral: Any) -> bool:
-    """Return whether two JSON values are equal; false is not equal to 0."""
+    """Return whether two JSON values are equal, where false differs from 0."""
     return isinstance(value, bool) == isinstance(neutral, bool) and bool(value == neutral)
 
 
 def convert_error(error: str, kind: type[msgspec.Struct]) -> RequestError:
-    """Convert an error message of msgspec.
+    """Convert an error message of msgspec to a RequestError.
 
     Args:
         error: The message.
-        kind: Type of the request or form.
+        kind: Type of the request or form that was decoded.
     """
     text, _, path = error.partition(" - at `$")
     path = re.sub(r"\[(\d+)\]", r".\1", path.rstrip("`"))

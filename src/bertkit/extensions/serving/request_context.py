@@ -1,4 +1,4 @@
-"""Context of a request, which finds the pipeline, checks limits, and runs the items."""
+"""Context of a request: it finds the pipeline, checks the limits, and runs the pipeline."""
 
 from __future__ import annotations
 
@@ -36,20 +36,21 @@ from bertkit.text.tokenizer import Tokenizer
 from bertkit.web import Ask, RequestError, invalid
 
 READERS = ThreadPoolExecutor(1, "reading")
-"""Thread that tokenizes long texts. With more threads, the event loop and the models wait longer
-for the GIL, and the throughput decreases."""
+"""The only thread that tokenizes long texts. With more threads, the event loop and the models would
+wait longer for the GIL, and throughput would decrease."""
 
 INLINE_TOKENS = 1_000
-"""Maximum number of tokens that are tokenized on the event loop; more would block it."""
+"""Maximum number of tokens to tokenize directly on the event loop. More tokens would block it too
+long."""
 
 PART_TOKENS = 1 << 17
-"""Maximum number of tokens that a thread tokenizes at a time, unless one item has more tokens."""
+"""Maximum number of tokens that the thread tokenizes at a time, unless a single item has more."""
 
 T = TypeVar("T")
 
 
 def request_error(error: Exception) -> RequestError:
-    """Return the error of the response to a request that raises an exception.
+    """Convert an exception that was raised while a request was handled to a RequestError.
 
     Args:
         error: The exception.
@@ -58,7 +59,7 @@ def request_error(error: Exception) -> RequestError:
         return error
     if isinstance(error, Full):
         return busy(error.seconds, str(error))
-    # These errors do not depend on the request.
+    # These errors are not caused by the request.
     if isinstance(error, CheckpointError | SearchError):
         return RequestError(503, str(error))
     if isinstance(error, BertkitError):
@@ -71,7 +72,7 @@ def request_error(error: Exception) -> RequestError:
 
 
 class RequestContext:
-    """The models, the queue and the limits of the server for a request; see `web.Context`."""
+    """The server's models, queue and limits, as seen by one request; see `web.Context`."""
 
     def __init__(self, request: Request) -> None:
         self.state: dict[str, Any] = request.scope["state"]
@@ -86,25 +87,25 @@ class RequestContext:
         self.models, self.form = self.registry.supporting, decode_form
 
     def pipeline(self, ability: str, model: str | None) -> tuple[str, Pipeline]:
-        """Return the name of a model, and its pipeline; see `web.Context`.
+        """Find the model and pipeline to use for the request; see `web.Context`.
 
         Args:
             ability: Name of the pipeline.
             model: Name of the model. Default: the first model that supports the pipeline.
 
         Raises:
-            RequestError: If no such model supports the pipeline.
+            RequestError: If there is no such model, or it does not support the pipeline.
         """
         pipelines = self.registry.supporting(ability)
         if not pipelines:
-            raise RequestError(404, "no model of this server supports this route")
+            raise RequestError(404, "none of this server's models supports this route; see /info")
         name = next(iter(pipelines)) if model is None else model
         if name not in pipelines:
             names = ", ".join(pipelines)
             raise RequestError(
                 404,
-                f"no model {name[:80]!r} supports this route; use {names}, or set another name "
-                "with bertkit serve NAME=MODEL",
+                f"this server has no model {name[:80]!r} for this route; use {names}, or rename a "
+                "model with bertkit serve NAME=MODEL",
                 "model",
             )
         return name, pipelines[name]
@@ -118,28 +119,29 @@ class RequestContext:
         ask: Ask | None = None,
         **options: Any,
     ) -> tuple[list[Any], list[bool]]:
-        """Return a prediction per item, and whether each item was truncated.
+        """Return the prediction for each item, and whether each item was truncated.
 
         Args:
             pipeline: The pipeline.
-            items: Its items.
-            field: Name of the items in errors.
-            ask: The request, if it can set `truncate`.
-            options: Options of the pipeline.
+            items: Items to pass to the pipeline.
+            field: Name of the request field that contains the items, for errors.
+            ask: The request, if it is of a type that can set `truncate`.
+            options: Options to pass to the pipeline.
 
         Raises:
-            RequestError: If the items exceed a limit, or are too long and may not be truncated.
+            RequestError: If the items exceed a limit, or if one is too long and may not be
+                truncated.
             Full: If the queue has no space.
         """
         truncate: bool | None = getattr(ask, "truncate", None)
         reader = _at_side(pipeline, getattr(ask, "truncation_direction", None))
         sizes = self.check(items, field)
-        # Check the queue before tokenization.
+        # Check the queue before the cost of tokenization is spent.
         self.batcher.room(client=self.client)
         policies = pipeline.policies
         if truncate and "truncate" not in policies:
             reason = "uses overlapping windows" if "window" in policies else "never truncates"
-            raise invalid(f"this pipeline {reason}; remove truncate", "truncate")
+            raise invalid(f"this pipeline {reason}; remove the field truncate", "truncate")
         if truncate is None:
             can_truncate = policies[0] == "error" and "truncate" in policies
             truncate = self.limits.truncate and can_truncate
@@ -156,12 +158,12 @@ class RequestContext:
             index = cut.index(True)
             length = max(feature.tokens for feature in works[index].features)
             raise too_much(
-                f"the text exceeds the maximum of {length} tokens; shorten it, or set truncate "
-                "(for all requests: bertkit serve --truncate)",
+                f"the text exceeds the maximum of {length} tokens; shorten the text, or set "
+                "truncate (for all requests: bertkit serve --truncate)",
                 f"{field}.{index}" if len(cut) > 1 else field,
             )
         tokens = sum(work.tokens for work in works)
-        # Check the queue before the rate limit: a rejected request is not charged.
+        # Check the queue before the rate limit, because a rejected request must not be charged.
         self.batcher.room(tokens, self.client)
         self.hold(sum(work.answer_bytes for work in works))
         self.charge(tokens, len(works))
@@ -174,19 +176,19 @@ class RequestContext:
         prepare: Callable[[Sequence[Any]], list[T]],
         tokens: Callable[[T], int],
     ) -> list[T]:
-        """Return `prepare(items)`, computed part by part, in a thread if the items are long.
+        """Compute `prepare(items)` part by part. If the items are long, compute it in a thread.
 
-        Memory is reserved first. The memory of the results stays reserved until the response is
-        complete.
+        The memory that this needs is reserved first. The memory of the results stays reserved until
+        the response is complete.
 
         Args:
             items: The items.
-            sizes: Maximum numbers of tokens of the items; see `check`.
-            prepare: Function that returns a result for each item of a list.
-            tokens: Function that returns the number of tokens of a result.
+            sizes: Maximum number of tokens in each item, as returned by `check`.
+            prepare: Function that takes a list of items and returns a result for each.
+            tokens: Function that returns the number of tokens in a result.
 
         Raises:
-            RequestError: If the queue or the memory has no space for the tokens.
+            RequestError: If the tokens exceed the size of the queue, or not enough memory is left.
         """
         limit, total = self.limits.queue_tokens, sum(sizes)
         reserved = BYTES_PER_READ_TOKEN * min(
@@ -221,7 +223,8 @@ class RequestContext:
                 self.budget.give(reserved)
         else:
             reading = asyncio.get_running_loop().run_in_executor(READERS, parts)
-            # The thread continues if the client disconnects.
+            # If the client disconnects, the thread continues, so release the memory only when it
+            # finishes.
             reading.add_done_callback(lambda _: self.budget.read(reserved))
             try:
                 results = await asyncio.shield(reading)
@@ -243,11 +246,11 @@ class RequestContext:
         self.state["held"] += count
 
     def check(self, items: Sequence[Any], field: str) -> list[int]:
-        """Check the lengths of items, and return the maximum number of tokens of each item.
+        """Check the lengths of items, and return the largest number of tokens each can have.
 
         Args:
             items: The items.
-            field: Name of the items in errors.
+            field: Name of the request field that contains the items, for errors.
 
         Raises:
             RequestError: If a text or the list is too long.
@@ -260,27 +263,28 @@ class RequestContext:
             # Each text has at least one token.
             if len(texts) > self.limits.queue_tokens:
                 raise too_much(
-                    f"{len(texts):,} texts exceed the limit of {self.limits.queue_tokens:,} tokens",
+                    f"{len(texts):,} texts exceed the maximum of {self.limits.queue_tokens:,} "
+                    "tokens",
                     f"{field}.{index}",
                 )
             long = max(map(len, texts), default=0)
             if long > limit:
                 raise too_much(
-                    f"a text of {long:,} characters exceeds the maximum of {limit:,}",
+                    f"a text has {long:,} characters, but the maximum is {limit:,}",
                     f"{field}.{index}",
                 )
             sizes.append(max_tokens(item))
         return sizes
 
     def charge(self, tokens: int, items: int) -> None:
-        """Charge tokens to the API key.
+        """Charge tokens to the request's API key.
 
         Args:
             tokens: Number of tokens.
             items: Number of items, for the log.
 
         Raises:
-            RequestError: If the tokens exceed a limit.
+            RequestError: If the tokens exceed the size of the queue or the rate limit of the key.
         """
         if tokens > self.limits.queue_tokens:
             raise too_much(f"{tokens:,} tokens exceed the maximum of {self.limits.queue_tokens:,}")
@@ -292,10 +296,10 @@ class RequestContext:
         self.state["items"] += items
 
     def reply(self, answer: Any, truncated: Sequence[bool] = ()) -> Response:
-        """Return a JSON response. The header x-truncated lists the indices of truncated items.
+        """Create a JSON response, whose header x-truncated lists the indices of truncated items.
 
         Args:
-            answer: Content of the response.
+            answer: Content of the response, which is encoded as JSON.
             truncated: Whether each item was truncated.
         """
         indices = ",".join(str(index) for index, is_cut in enumerate(truncated) if is_cut)
@@ -304,7 +308,7 @@ class RequestContext:
         return Response(body, media_type="application/json", headers=headers)
 
     def stream(self, events: AsyncIterator[bytes]) -> Response:
-        """Return a response of server-sent events.
+        """Create a response that streams server-sent events.
 
         Args:
             events: The encoded events.
@@ -313,12 +317,12 @@ class RequestContext:
 
 
 def _at_side(pipeline: Any, direction: str | None) -> Any:
-    """Return a pipeline that encodes items like this one, and truncates texts at an end."""
+    """Return a copy of a pipeline that truncates long texts at the given end."""
     side = (direction or "").lower()
-    # Tokenizers that are subclasses, such as ELMo's, split a text into words.
+    # Subclasses of Tokenizer, such as ELMo's, cannot do this, because they split a text into words.
     if type(getattr(pipeline, "tokenizer", None)) is not Tokenizer:
         if side == "left":
-            message = "this model truncates texts only on the right; use right"
+            message = "this model can truncate texts only on the right; use right"
             raise invalid(message, "truncation_direction")
     elif side:
         pipeline = copy.copy(pipeline)
@@ -328,7 +332,7 @@ def _at_side(pipeline: Any, direction: str | None) -> Any:
 
 
 def strings(item: Any) -> list[str]:
-    """Return all texts of an item.
+    """Return all texts in an item.
 
     Args:
         item: A text, a pair, or a text with choices.

@@ -1,4 +1,4 @@
-"""Responses: their headers, their parts, and the progress of application and client."""
+"""Sending of responses in parts, with measurement of the application's and client's progress."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from bertkit.extensions.serving.errors import encode_error
 from bertkit.web import RequestError
 
 PART_BYTES = 64 << 10
-"""Number of bytes of a body that are sent at a time."""
+"""Number of bytes of a response body that are sent at a time."""
 
 PARTS_PER_TIMEOUT = 16
 """Number of parts that a client must read within the server's timeout."""
 
 
 class Reply:
-    """An ASGI `send` that splits bodies into parts and measures how long it waits for the client.
+    """A replacement of the ASGI `send` that sends bodies in parts and measures waiting times.
 
-    The progress of application and client is measured separately, so that a slow model does not
-    count as a slow client.
+    The progress of the application and of the client is measured separately, so that a slow model
+    does not count as a slow client.
 
     Args:
         send: The ASGI `send` of the connection.
@@ -30,7 +30,7 @@ class Reply:
     def __init__(self, send: Any, request_id: str) -> None:
         self._send, self._id = send, request_id.encode()
         self.status = 0
-        """HTTP status that was sent, or 0 before the response starts."""
+        """HTTP status that was sent, or 0 if the response has not started."""
         self.complete = False
         self._is_stream = False
         self._parts = 0
@@ -39,7 +39,7 @@ class Reply:
         self._waited = 0.0
 
     async def __call__(self, message: Any) -> None:
-        """Send a message of the application."""
+        """Send a message from the application to the client."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
             headers = list(message["headers"])
@@ -61,7 +61,7 @@ class Reply:
             await self._measured({"type": "http.response.body", "body": part, "more_body": more})
 
     async def _measured(self, message: Any) -> None:
-        """Send a message. It waits until the client has read the previous messages."""
+        """Send a message, once the client has read enough of the previous messages."""
         self._waiting = time.monotonic()
         await self._send(message)
         self._progress = time.monotonic()
@@ -73,18 +73,19 @@ class Reply:
 
     @property
     def waits_for_client(self) -> bool:
-        """Whether the response waits for the client, and not for the application."""
+        """Whether the response is waiting for the client rather than for the application."""
         return self._waiting is not None
 
     def begin(self) -> None:
-        """Start to measure the application, after the complete request has arrived."""
+        """Start to measure the application's progress, as the complete request has arrived."""
         self._progress = time.monotonic()
 
     def seconds_left(self, timeout: float) -> float:
-        """Return the seconds that remain until a timeout.
+        """Return how many seconds remain until the timeout.
 
         Args:
-            timeout: Maximum number of seconds without progress of the application or the client.
+            timeout: Maximum number of seconds that the application or the client may take to make
+                progress.
         """
         now = time.monotonic()
         if self._waiting is not None:

@@ -53,7 +53,7 @@ def _check_prompt(pipeline: Embed, name: str | None) -> None:
 def _rows(
     vectors: Sequence[Any], dimensions: int | None = None, *, normalize: bool = True
 ) -> NDArray[np.float32]:
-    """Return an array of embeddings, after checking that they are finite. Shapes: (S, D)."""
+    """Stack embeddings to an array (S, D), after checking that they are finite."""
     rows = require_finite(np.stack(vectors)[:, :dimensions])
     return rows / np.linalg.norm(rows, axis=1, keepdims=True) if normalize else rows
 
@@ -66,7 +66,7 @@ async def embed(ask: schema.EmbedAsk, context: RequestContext) -> Any:
 
 
 async def embed_all(ask: schema.TextsAsk, context: RequestContext) -> Any:
-    """Return the last hidden state of each token, also of special tokens, for each text."""
+    """Return, for each text, the last hidden state of each token, including special tokens."""
     _, states, cut = await _embedded(context, "embed-all", ask, ask.inputs, "inputs")
     return context.reply(states, cut)
 
@@ -79,7 +79,7 @@ async def embed_sparse(ask: schema.TextsAsk, context: RequestContext) -> Any:
 
 
 async def openai_embeddings(ask: schema.OpenAIAsk, context: RequestContext) -> Any:
-    """Return an embedding for each text, in the format of OpenAI."""
+    """Return an embedding for each text in OpenAI's format."""
     name, vectors, cut = await _embedded(context, "embed", ask, ask.input, "input")
     rows = _rows(vectors, ask.dimensions)
     coded: list[Any] = rows.tolist()
@@ -97,7 +97,7 @@ def _usage(context: RequestContext) -> Usage:
 
 
 async def similarity(ask: schema.SimilarityAsk, context: RequestContext) -> Any:
-    """Return the cosine similarity of each sentence to the source sentence."""
+    """Return the cosine similarity between the source sentence and each other sentence."""
     texts = [ask.inputs.source_sentence, *ask.inputs.sentences]
     _, vectors, cut = await _embedded(context, "embed", ask, texts, "inputs")
     rows = _rows(vectors)
@@ -121,7 +121,7 @@ async def predict(ask: schema.PredictAsk, context: RequestContext) -> Any:
 async def _scores(
     context: RequestContext, ask: schema.QueryAsk, texts: Sequence[str], field: str
 ) -> tuple[NDArray[np.float64], list[int], list[bool]]:
-    """Return the score of each text, the best texts, and whether each text was truncated."""
+    """Return the score of each text, the indices of the best texts, and which were truncated."""
     _, pipeline = context.pipeline("rerank", ask.model)
     pairs = [(ask.query, text) for text in texts]
     logits, cut = await context.answers(pipeline, pairs, field=field, ask=ask)
@@ -134,7 +134,7 @@ async def _scores(
 
 
 async def rerank(ask: schema.RerankAsk, context: RequestContext) -> Any:
-    """Return the relevance of each text to the query, best first."""
+    """Return the relevance of each text to the query, most relevant first."""
     scores, best, cut = await _scores(context, ask, ask.texts, "texts")
     texts = ask.texts if ask.return_text else [None] * len(scores)
     ranks = [schema.Rank(i, float(scores[i]), texts[i], cut[i]) for i in best]
@@ -142,11 +142,13 @@ async def rerank(ask: schema.RerankAsk, context: RequestContext) -> Any:
 
 
 async def rank_documents(ask: schema.RankAsk, context: RequestContext) -> Any:
-    """Return the relevance of each document to the query, in the formats of Cohere and Jina."""
+    """Return the relevance of each document to the query, in the format of Cohere and Jina."""
     name, _ = context.pipeline("rerank", ask.model)
     length = context.registry.models[name].supported.length
     if ask.max_tokens_per_doc is not None and ask.max_tokens_per_doc < length:
-        raise invalid(f"must be at least {length}, as the model's length", "max_tokens_per_doc")
+        raise invalid(
+            f"must be at least {length}, the model's maximum length", "max_tokens_per_doc"
+        )
     documents = [{"text": doc} if isinstance(doc, str) else doc for doc in ask.documents]
     texts = [document.get("text", "") for document in documents]
     if "" in texts:
@@ -163,7 +165,7 @@ async def rank_documents(ask: schema.RankAsk, context: RequestContext) -> Any:
 
 
 async def explain(ask: ExplainAsk, context: RequestContext) -> Any:
-    """Return the internal values of the model: embeddings, attention, states of every layer."""
+    """Return what the model computes: embeddings, attention weights, and states of every layer."""
     text, pair = (ask.inputs, None) if isinstance(ask.inputs, str) else ask.inputs
     item = text, pair, ask.off, tuple(map(str, ask.hide))
     _, pipeline = context.pipeline("explain", ask.model)
@@ -181,7 +183,8 @@ async def tokenize(ask: TokenizeAsk, context: RequestContext) -> Any:
     texts, tokenizer = [prompt + text for text in texts], pipeline.tokenizer
 
     def tokens(part: Sequence[str]) -> list[tuple[int, msgspec.Raw]]:
-        # Encode the response here, text by text: a long response would block the event loop.
+        # Encode the response here, text by text, because encoding a long one would block the event
+        # loop.
         rows = _tokens(tokenizer, part, special=ask.add_special_tokens)
         return [(len(row), msgspec.Raw(msgspec.json.encode(row))) for row in rows]
 
@@ -208,7 +211,7 @@ def _tokens(
 
 
 async def decode(ask: schema.DecodeAsk, context: RequestContext) -> Any:
-    """Return the texts of token ids."""
+    """Convert token ids to texts."""
     _, pipeline = context.pipeline("tokenize", ask.model)
     assert isinstance(pipeline, Embed)
     skip, tokenizer = ask.skip_special_tokens, pipeline.tokenizer
@@ -219,13 +222,13 @@ async def decode(ask: schema.DecodeAsk, context: RequestContext) -> Any:
 def _texts_or_pairs(
     inputs: Any, learned_pairs: bool | None
 ) -> tuple[list[str | tuple[str, str]], bool]:
-    """Return the texts and pairs of a request, and whether the request contains a list of them.
+    """Return the texts and pairs in a request, and whether they were passed as a list.
 
-    TEI interprets [a, b] as a pair, even if the model was trained on single texts.
+    As in TEI, [a, b] is a pair, even if the model was trained on single texts.
 
     Args:
-        inputs: Inputs of the request.
-        learned_pairs: Whether the model was trained on pairs, or None if unknown.
+        inputs: Field `inputs` of the request.
+        learned_pairs: Whether the model was trained on pairs, or None if this is unknown.
 
     Raises:
         RequestError: If the list is ambiguous or invalid.
@@ -240,7 +243,7 @@ def _texts_or_pairs(
     if learned_pairs is False:
         return inputs, True
     if texts > 2:
-        message = f"a list of texts must be a pair for this model, got {texts:,} texts"
+        message = f"for this model, a list of texts is a pair, but the list has {texts:,} texts"
         raise invalid(f"{message}; use a separate list for each text or pair", "inputs")
     return [inputs[0] if texts == 1 else (inputs[0], inputs[1])], False
 

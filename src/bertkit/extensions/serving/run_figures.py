@@ -1,4 +1,4 @@
-"""Figures of training runs: their state, the settings that differ, and their curves."""
+"""Figures that compare training runs: their state, the settings that differ, and their curves."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ LARGE, SMALL = (520, 300), (520, 200)
 """Width and height of a chart in pixels."""
 
 MAX_NAMES = 4
-"""Maximum number of runs in the legend of charts. For more runs, the table shows the colors."""
+"""Maximum number of runs for which the charts have a legend. For more runs, the table shows the
+color of each run."""
 
 CHARTS = (
     (
         "Results",
-        "Training loss, and the loss or scores on held-out data.",
+        "The training loss, and the loss or scores on held-out data.",
         (("loss", "loss"), ("held_out", "held-out loss"), ("scores", "dev score")),
         LARGE,
     ),
     (
         "Steps",
-        "Learning rate, gradients, speed and memory, in the colors of the table.",
+        "Learning rate, gradients, speed and memory. The table above shows the color of each run.",
         (
             ("learning_rate", "learning rate"),
             ("gradient_norm", "gradient norm"),
@@ -37,11 +38,12 @@ CHARTS = (
         SMALL,
     ),
 )
-"""Figures: name, caption, keys of the records with their axis labels, size of the charts."""
+"""Figures of curves. Each has a name, a caption, the keys of the records to plot with their axis
+labels, and the size of the charts."""
 
 
 def run_figures(runs: Sequence[RunView]) -> list[Figure]:
-    """Return the figures of runs: their state, the settings that differ, and the curves.
+    """Return figures that compare runs: their state, the settings that differ, and the curves.
 
     Args:
         runs: The runs.
@@ -65,7 +67,7 @@ def run_figures(runs: Sequence[RunView]) -> list[Figure]:
 
 
 def _table(runs: Sequence[RunView]) -> Table:
-    """Return the table of the states of runs, without columns that are empty for all runs."""
+    """Return a table of the states of runs, leaving out columns that are empty for all runs."""
     columns: list[tuple[str, Sequence[str]]] = [
         ("run", [line_key(number, run.name) for number, run in enumerate(runs)]),
         ("step", [f"{run.step:,}{_of(run)}" for run in runs]),
@@ -86,9 +88,9 @@ def _table(runs: Sequence[RunView]) -> Table:
 
 
 def _curves(runs: Sequence[RunView], key: str) -> dict[str, dict[str, list[Point]]]:
-    """Return the curves of a value in the records, by its name ("" if it has none) and by run.
+    """Return the curves of a value in the records, by the name of the value and by run.
 
-    The curves of a single run are combined in one chart.
+    A value without a name has the name "". If there is only one run, all curves share a chart.
     """
     charts: dict[str, dict[str, list[Point]]] = {}
     for run in runs:
@@ -109,13 +111,16 @@ def _curves(runs: Sequence[RunView], key: str) -> dict[str, dict[str, list[Point
 
 
 def samples_figure(run: RunView, samples: Sequence[str]) -> Figure:
-    """Return the figure of training samples of a run.
+    """Return a figure with training samples of a run.
 
     Args:
         run: The run.
-        samples: The samples as text.
+        samples: Training samples as text.
     """
-    caption = "The first samples. Masked: [MASK]←word. Replaced: other←word. Unchanged: word←=."
+    caption = (
+        "The first training samples. [MASK]←word: the word is masked. other←word: the word is "
+        "replaced. word←=: the word is selected, but not changed."
+    )
     return Figure(f"Samples of {run.name}", caption, [Lines("\n".join(samples))])
 
 
@@ -128,14 +133,14 @@ def _state(run: RunView) -> str:
 
 
 def _last(run: RunView, key: str, form: str) -> str:
-    """Return the last value of a key in the records, formatted."""
+    """Format the last value of a key in the records."""
     values = (line[key] for line in reversed(run.lines) if is_plottable(line.get(key)))
     value = next(values, None)
     return "" if value is None else form.format(value)
 
 
 def _scored(run: RunView) -> str:
-    """Return the last held-out losses or dev scores."""
+    """Format the last held-out losses or dev scores."""
     for line in reversed(run.lines):
         if scores := line.get("held_out") or line.get("scores"):
             return ", ".join(f"{name} {value:.3f}" for name, value in scores.items())
@@ -143,7 +148,7 @@ def _scored(run: RunView) -> str:
 
 
 def _waits(run: RunView) -> str:
-    """Return the fraction of time in which steps waited for data."""
+    """Format the fraction of time during which steps waited for data."""
     keys = ("data_wait", "tokens", "tokens_per_second")
     lines = [record for record in run.lines if all(is_plottable(record.get(key)) for key in keys)]
     lines = [record for record in lines if record["tokens_per_second"] > 0]
@@ -153,7 +158,7 @@ def _waits(run: RunView) -> str:
 
 
 def _slowest(run: RunView) -> str:
-    """Return the rank that was most often the slowest process, and the fraction of steps."""
+    """Format the rank of the process that was slowest most often, and the fraction of steps."""
     ranks = Counter(str(line["slowest_rank"]) for line in run.lines if "slowest_rank" in line)
     if not ranks:
         return ""

@@ -1,7 +1,7 @@
-"""Request and response types of the routes that this extension defines.
+"""Types of requests and responses for the routes that this extension defines.
 
-The names are the same as in text-embeddings-inference (TEI, by Hugging Face) and OpenAI
-(test: tests/extensions/serving/test_clients.py).
+The fields have the same names as in text-embeddings-inference (TEI, by Hugging Face) and OpenAI,
+which tests/extensions/serving/test_clients.py checks.
 """
 
 from __future__ import annotations
@@ -26,17 +26,18 @@ Inputs = Text | Annotated[list[Text | TokenId | TokenIds], Meta(min_length=1)]
 
 
 class Directed(Cut, frozen=True, kw_only=True):
-    """Fields of requests that select the side of truncation."""
+    """Fields of requests that can select at which end texts are truncated."""
 
     truncation_direction: Literal["right", "Right", "left", "Left"] | None = None
-    """End at which a long text is truncated. Default: as the tokenizer specifies, mostly right."""
+    """End at which a long text is truncated. Default: the end that the tokenizer specifies, which
+    is usually right."""
 
 
 class VectorAsk(Directed, frozen=True, kw_only=True):
     """Fields of requests that compute embeddings."""
 
     prompt_name: str | None = None
-    """Name of the model's prompt to prepend to each text, or "" for no prompt. Default: the model's
+    """Name of the model prompt to prepend to each text, or "" for no prompt. Default: the model's
     default prompt, if any."""
 
 
@@ -55,11 +56,11 @@ class EmbedAsk(TextsAsk, frozen=True, kw_only=True):
     normalize: bool = True
     """Whether to normalize embeddings to length 1."""
     dimensions: Count | None = None
-    """Number of dimensions to return, for a Matryoshka model. Default: all."""
+    """Number of dimensions to return, for Matryoshka models. Default: all."""
 
 
 class OpenAIAsk(VectorAsk, frozen=True, kw_only=True):
-    """Request for embeddings of texts, in the format of OpenAI."""
+    """Request for embeddings of texts, in OpenAI's format."""
 
     EXAMPLE: ClassVar = {"input": "a cat on a mat", "model": "all-MiniLM-L6-v2"}
 
@@ -72,25 +73,26 @@ class OpenAIAsk(VectorAsk, frozen=True, kw_only=True):
 
 
 class PredictAsk(Directed, frozen=True, kw_only=True):
-    """Request for the labels of texts or pairs."""
+    """Request to predict the labels of texts or pairs."""
 
     EXAMPLE: ClassVar = {"inputs": "a fine film"}
 
     inputs: Text | Annotated[list[Text | TextOrPair], Meta(min_length=1)]
-    """A text or a list of texts. For a model of pairs: [text], [a, b], or a list of these."""
+    """A text or a list of texts. For a model that classifies pairs: [text], [a, b], or a list of
+    these."""
     raw_scores: bool = False
     """Whether to return logits instead of probabilities."""
 
 
 class Sentences(JsonObject, frozen=True, kw_only=True):
-    """Sentence, and the sentences that it is compared with."""
+    """A sentence, and the sentences to compare it with."""
 
     source_sentence: Text
     sentences: TextList
 
 
 class SimilarityAsk(VectorAsk, frozen=True, kw_only=True):
-    """Request for the similarities of sentences."""
+    """Request to compare a sentence with other sentences."""
 
     EXAMPLE: ClassVar = {
         "inputs": {"source_sentence": "a cat", "sentences": ["a kitten", "a bridge"]}
@@ -106,7 +108,7 @@ class QueryAsk(Directed, frozen=True, kw_only=True):
 
 
 class RerankAsk(QueryAsk, frozen=True, kw_only=True):
-    """Request for the relevance of texts to a query."""
+    """Request to rank texts by relevance to a query."""
 
     EXAMPLE: ClassVar = {"query": "what purrs?", "texts": ["a cat", "a bridge"]}
 
@@ -117,7 +119,7 @@ class RerankAsk(QueryAsk, frozen=True, kw_only=True):
 
 
 class RankAsk(QueryAsk, frozen=True, kw_only=True):
-    """Request for the relevance of documents, in the formats of Cohere and Jina."""
+    """Request to rank documents by relevance to a query, in the format of Cohere and Jina."""
 
     EXAMPLE: ClassVar = {"query": "what purrs?", "documents": ["a cat", "a bridge"]}
     NEUTRAL: ClassVar[Neutral] = {
@@ -128,43 +130,44 @@ class RankAsk(QueryAsk, frozen=True, kw_only=True):
     }
 
     documents: Annotated[list[Text | dict[str, str]], Meta(min_length=1)]
-    """Texts, or objects with the field `text`."""
+    """Documents to rank: texts, or objects with the field `text`."""
     top_n: Count | None = None
-    """Number of results. Default: all documents."""
+    """Number of documents to return. Default: all documents."""
     return_documents: bool = True
-    """Whether the results contain the documents."""
+    """Whether to include the documents in the results."""
     max_tokens_per_doc: Count | None = None
-    """Must be at least the maximum length of the model."""
+    """Accepted for compatibility. The value has no effect, and must be at least the maximum length
+    of the model."""
     truncate: bool | None = True
     """Whether to truncate documents that are too long."""
 
 
 class ExplainAsk(Cut, frozen=True, kw_only=True):
-    """Request for the internal values of a model for a text."""
+    """Request for the internal values that a model computes for a text."""
 
     EXAMPLE: ClassVar = {"inputs": "The cat sat on the mat."}
 
     inputs: Text | Pair
     """A text or a pair."""
     off: Annotated[tuple[str, ...], Meta(max_length=4096)] = ()
-    """Heads to switch off, as LAYER.HEAD, counted from 1."""
+    """Attention heads to switch off, as LAYER.HEAD, where both are counted from 1."""
     hide: Annotated[tuple[Annotated[int, Meta(ge=0)], ...], Meta(max_length=512)] = ()
     """Indices of words to mask together, counted from 0."""
 
 
 class TokenizeAsk(Ask, frozen=True, kw_only=True):
-    """Request for the tokens of texts."""
+    """Request to tokenize texts."""
 
     EXAMPLE: ClassVar = {"inputs": "unaffable cats"}
 
     inputs: Texts
     add_special_tokens: bool = True
     prompt_name: str | None = None
-    """Name of the model's prompt to prepend to each text. Default: none."""
+    """Name of the model prompt to prepend to each text. Default: no prompt."""
 
 
 class DecodeAsk(Ask, frozen=True, kw_only=True):
-    """Request for the texts of token ids."""
+    """Request to convert token ids to texts."""
 
     EXAMPLE: ClassVar = {"ids": [101, 4937, 102]}
 
@@ -185,7 +188,7 @@ class Label(msgspec.Struct, frozen=True):
 
 
 class Rank(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The relevance of a text, which is given by its index in the request."""
+    """The relevance of a text. `index` is the position of the text in the request."""
 
     index: int
     score: float
@@ -194,7 +197,7 @@ class Rank(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Ranked(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The relevance of a document, from 0 to 1, and its index in the request."""
+    """The relevance of a document, from 0 to 1. `index` is its position in the request."""
 
     index: int
     relevance_score: float
@@ -209,7 +212,10 @@ class SparseValue(msgspec.Struct, frozen=True, order=True, gc=False):
 
 
 class TokenInfo(msgspec.Struct, frozen=True, gc=False):
-    """A token: characters [start, stop) of the text, or null for special tokens that were added."""
+    """A token of a text, which is at characters [start, stop).
+
+    For special tokens that the tokenizer added, `start` and `stop` are null.
+    """
 
     id: int
     text: str
@@ -228,14 +234,14 @@ class EmbeddingObject(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Usage(msgspec.Struct, frozen=True):
-    """Number of tokens of a request."""
+    """The number of tokens in a request."""
 
     prompt_tokens: int
     total_tokens: int
 
 
 class Ranking(msgspec.Struct, frozen=True, kw_only=True):
-    """The documents by relevance. `meta` is the format of Cohere, `usage` the format of Jina."""
+    """Documents sorted by relevance. Cohere defines the field `meta`, and Jina defines `usage`."""
 
     id: str
     model: str
@@ -245,7 +251,7 @@ class Ranking(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EmbeddingList(msgspec.Struct, frozen=True, kw_only=True):
-    """Embeddings, in the format of OpenAI."""
+    """A list of embeddings in OpenAI's format."""
 
     object: str = "list"
     data: list[EmbeddingObject]
@@ -254,7 +260,7 @@ class EmbeddingList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelInfo(msgspec.Struct, frozen=True):
-    """A model of the server. `answers` contains the pipelines that it supports."""
+    """A model of the server. `answers` lists the pipelines that it supports."""
 
     name: str
     family: str
@@ -267,7 +273,7 @@ class ModelInfo(msgspec.Struct, frozen=True):
 
 
 class OpenAIModel(msgspec.Struct, frozen=True, kw_only=True):
-    """A model, in the format of OpenAI. `created` is the start of the server."""
+    """A model in OpenAI's format. `created` is the time at which the server started."""
 
     id: str
     object: str = "model"
@@ -276,14 +282,14 @@ class OpenAIModel(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OpenAIModels(msgspec.Struct, frozen=True, kw_only=True):
-    """Models of the server, in the format of OpenAI."""
+    """The models of the server, in OpenAI's format."""
 
     object: str = "list"
     data: list[OpenAIModel]
 
 
 class Info(msgspec.Struct, frozen=True):
-    """Models, store, and limits of the server."""
+    """The models, store and limits of the server."""
 
     version: str
     models: list[ModelInfo]
@@ -291,6 +297,7 @@ class Info(msgspec.Struct, frozen=True):
     limits: Limits
     max_client_batch_size: int
     model_id: str | None = None
-    """Name of the first model. TEI defines this field, `model_type` and the two `max_` fields."""
+    """Name of the first model. This field, `model_type` and the two `max_` fields are defined by
+    TEI."""
     model_type: dict[str, dict[str, Any]] | None = None
     max_input_length: int | None = None

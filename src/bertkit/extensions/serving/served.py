@@ -1,4 +1,4 @@
-"""Model of a server, with its pipelines and a reference embedding for health checks."""
+"""A model in a server, with its pipelines and a reference embedding for health checks."""
 
 from __future__ import annotations
 
@@ -38,25 +38,26 @@ from bertkit.view.page_data import Explanation
 from bertkit.web import PAGES, ROUTES, Page, Route
 
 WEIGHT_BYTES = 6
-"""Bytes of an attention weight in an explanation: as base64, in JSON and in a web page."""
+"""Number of bytes that an attention weight takes in an explanation: encoded as base64, once in JSON
+and once in a web page."""
 
 
 HIDDEN = ("embed-all", "raw-scores", "tokenize")
-"""Pipelines of routes that /info does not list."""
+"""Pipelines that have a route, but that /info does not list."""
 
 
 class ServedModel:
-    """A model of any format, with its pipelines by name.
+    """A model in a server. The model can have any supported format.
 
     Args:
         folder: Path or hub id of the model.
         precision: Precision of the computation.
-        trusted: Custom tasks by full name. Their code is executed.
-        name: Name of the model. Default: the last part of its path.
-        device: Device of the computation, if the model does not require the CPU.
+        trusted: Custom tasks, by their full name. Their code is executed.
+        name: Name of the model. Default: the last component of its path.
+        device: Device of the computation. Models that require the CPU ignore it.
 
     Raises:
-        CheckpointError: If the model cannot be loaded, or has weights that are NaN or inf.
+        CheckpointError: If the model cannot be loaded, or if a weight is NaN or inf.
     """
 
     def __init__(
@@ -82,7 +83,7 @@ class ServedModel:
                 raise CheckpointError(f"{folder}: {error}; use another checkpoint") from None
 
     def about(self) -> schema.ModelInfo:
-        """Return the description of the model for the route /info."""
+        """Describe the model for the route /info."""
         hidden = {*HIDDEN, *(name for page in PAGES.values() for name in page.pipelines)}
         return schema.ModelInfo(
             name=self.name,
@@ -96,7 +97,7 @@ class ServedModel:
         )
 
     def tei_type(self) -> dict[str, dict[str, Any]] | None:
-        """Return the type of the model in the format of TEI; None if TEI has no such type."""
+        """Return the type of the model in TEI's format, or None if TEI has no such type."""
         embed, labels = self.pipelines.get("embed"), self.supported.labels
         if isinstance(embed, Embed):
             return {"embedding": {"pooling": embed.pooling.mode}}
@@ -109,24 +110,24 @@ class ServedModel:
         return {kind: {"id2label": ids, "label2id": {ids[i]: int(i) for i in ids}}}
 
     def is_unchanged(self, vector: NDArray[np.float32]) -> bool:
-        """Return whether a probe embedding still matches the embedding after loading.
+        """Return whether the probe text still has the same embedding as when the model was loaded.
 
         Args:
-            vector: Embedding of the probe.
+            vector: Embedding of the probe text, computed now.
 
         Shapes:
             vector: (D,).
         """
         distance = float(np.abs(vector - self.reference).max())
-        # Rounding in bf16 depends on the shape of the batch.
+        # Allow small differences, because rounding in bf16 depends on the shape of the batch.
         return distance <= 0.02 * float(np.abs(self.reference).max())
 
 
 def added_pipelines(model: SupportedPipelines) -> dict[str, Pipeline]:
-    """Return the pipelines that routes and pages add to a model.
+    """Build the pipelines that routes and pages add to a model's own pipelines.
 
     Args:
-        model: The supported pipelines of the model.
+        model: The model's own pipelines.
     """
     additions: list[Route | type[Page]] = [*ROUTES.values(), *PAGES.values()]
     built = {
@@ -136,7 +137,7 @@ def added_pipelines(model: SupportedPipelines) -> dict[str, Pipeline]:
 
 
 class EmbedAll(Embed):
-    """A pipeline that returns the last hidden states of all tokens, encoded as JSON."""
+    """A pipeline that computes the last hidden states of all tokens, and encodes them as JSON."""
 
     def prepare(
         self, texts: Sequence[str], *, long: Long = "error", prompt: str | None = None
@@ -147,17 +148,17 @@ class EmbedAll(Embed):
         return [replace(work, item=-1, answer_bytes=size * work.tokens) for work in works]
 
     def run(self, works: Sequence[Work]) -> list[msgspec.Raw]:  # type: ignore[override]
-        """Return the states of each text."""
+        """Return the hidden states of each text."""
         states = [tokens.embeddings for tokens in EmbedTokens(self.loaded, self.engine).run(works)]
         require_finite(np.concatenate(states))
         return [msgspec.Raw(msgspec.json.encode(rows.tolist())) for rows in states]
 
 
 def embed_all_pipeline(model: SupportedPipelines) -> EmbedAll | None:
-    """Return the pipeline of the states of tokens, or None if the model has no embeddings.
+    """Build the pipeline for hidden states, or return None if the model has no embeddings.
 
     Args:
-        model: The supported pipelines of the model.
+        model: The model's own pipelines.
     """
     embed = model.pipelines.get("embed")
     if model.frozen is None or not isinstance(embed, Embed):
@@ -166,28 +167,28 @@ def embed_all_pipeline(model: SupportedPipelines) -> EmbedAll | None:
 
 
 def raw_scores_pipeline(model: SupportedPipelines) -> TaskPipeline[Any] | None:
-    """Return the pipeline of the logits of a classifier, or None if the model is not one.
+    """Build the pipeline for the logits of a classifier, or return None for other models.
 
     Args:
-        model: The supported pipelines of the model.
+        model: The model's own pipelines.
     """
     pipeline = model.pipelines.get("predict")
     task = getattr(pipeline, "task", None)
     if not isinstance(pipeline, TaskPipeline) or not isinstance(task, Classify):
         return None
-    # A regression returns the outputs of its head.
+    # With the options of a regression, the task returns the unchanged outputs of its head.
     options = msgspec.structs.replace(task.options, regression=True, multi_label=False)
     raw = TaskPipeline(type(task)(task.labels, options), pipeline.loaded, pipeline.engine)
-    # Servers add a route and a form for each pipeline with an example.
+    # Remove the example, because servers add a route and a form for each pipeline that has one.
     raw.example = None
     return raw
 
 
 def explain_pipeline(model: SupportedPipelines) -> ExplainPipeline | None:
-    """Return the pipeline of explanations, or None if the model is not a Transformer.
+    """Build the pipeline for explanations, or return None if the model is not a Transformer.
 
     Args:
-        model: The supported pipelines of the model.
+        model: The model's own pipelines.
     """
     if model.frozen is None or model.embed is None:
         return None
@@ -196,13 +197,13 @@ def explain_pipeline(model: SupportedPipelines) -> ExplainPipeline | None:
 
 
 class ExplainPipeline:
-    """A pipeline that returns the internal values of a model for texts or pairs.
+    """A pipeline that returns what a model computes internally for texts or pairs.
 
-    Each explanation contains whether its text was truncated.
+    Each explanation states whether its text was truncated.
 
     Args:
         loaded: The model.
-        fill: Pipeline of masked-token predictions, if the model supports it.
+        fill: Pipeline that predicts masked tokens, if the model supports it.
     """
 
     policies: tuple[Long, ...] = ("error", "truncate")
@@ -213,15 +214,16 @@ class ExplainPipeline:
     def prepare(
         self, items: Sequence[tuple[str, str | None, Sequence[str], Sequence[str]]], *, long: Long
     ) -> list[Work]:
-        """Return the works of texts with switched-off heads and masked words.
+        """Return one unit of work per item, to pass to `run`.
 
         Args:
-            items: Text, second text or None, heads as LAYER.HEAD, and word indices.
-            long: Policy for texts that are too long.
+            items: For each item, a text, a second text or None, the heads to switch off as
+                LAYER.HEAD, and the indices of the words to mask.
+            long: What to do with texts that are too long.
 
         Raises:
             ConfigError: If a head or word does not exist.
-            DataError: If a text is not supported.
+            DataError: If a text is too long or cannot be explained.
         """
         works = []
         for text, pair, off, hide in items:
@@ -237,8 +239,8 @@ class ExplainPipeline:
             copies += bool(heads) + bool(hidden)
             shape = self.loaded.model.config
             size = WEIGHT_BYTES * shape.layers * (shape.heads + 3) * tokens**2
-            # Values of states and layer steps need twice the bytes of attention weights, up to a
-            # limit of their total size.
+            # A value of a state or layer step takes twice the bytes of an attention weight. The
+            # total size of these values is limited.
             values = shape.layers * tokens * (4 * shape.hidden + WALK_STEPS * STRIP_VALUES)
             size += 2 * WEIGHT_BYTES * min(values, STEPS_BYTES // 2)
             works.append(
@@ -247,11 +249,11 @@ class ExplainPipeline:
         return works
 
     def run(self, works: Sequence[Work]) -> list[Explanation]:
-        """Return an explanation per item."""
+        """Return an explanation for each item."""
         return [self._explain(work) for work in works]
 
     def steps(self, works: Sequence[Work]) -> Generator[int, None, list[Explanation]]:
-        """Run like `run`, and yield 1 before each explanation."""
+        """Do the same as `run`, but yield 1 before each explanation is computed."""
         explanations = []
         for work in works:
             yield 1
@@ -279,7 +281,7 @@ def check_finite_weights(folder: str, model: nn.Module) -> None:
 
 
 def require_finite(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return embeddings unchanged, after checking that they are finite and not zero.
+    """Check that embeddings are finite and not zero, and return them unchanged.
 
     Args:
         vectors: The embeddings.

@@ -1,4 +1,4 @@
-"""Token ids in requests, and the texts that they represent."""
+"""Conversion of token ids in requests to the texts that they represent."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from bertkit.web import invalid
 async def texts_of(
     context: RequestContext, inputs: Any, field: str, convert: Callable[[list[int]], str]
 ) -> list[str]:
-    """Return the texts of a request, and convert token ids to texts.
+    """Return the inputs of a request as texts, converting token ids to text.
 
     Args:
         context: Context of the request.
         inputs: A text, the token ids of a text, or a list of these.
-        field: Name of the inputs in errors.
-        convert: Function that returns the text of token ids.
+        field: Name of the request field that contains the inputs, for errors.
+        convert: Function that converts token ids to a text.
 
     Raises:
         RequestError: If the inputs exceed a limit, or the list mixes token ids with other inputs.
     """
     kinds = set(map(type, inputs))
     if int in kinds and len(kinds) > 1:
-        raise invalid("expected texts, or lists of token ids", field)
+        raise invalid("expected only texts, or only lists of token ids", field)
     items = [inputs] if isinstance(inputs, str) or int in kinds else inputs
     if kinds == {str}:
         return list(items)
@@ -41,18 +41,19 @@ async def texts_of(
 
 
 def text_of(tokenizer: Tokenizer, field: str, ids: Sequence[int]) -> str:
-    """Return the text whose token ids are exactly these.
+    """Return a text for which the tokenizer returns exactly the given token ids.
 
-    Ids of another vocabulary would silently give wrong embeddings. They are rejected, because they
-    lack the special tokens of this vocabulary, or because no text has these ids here.
+    Without this check, ids from another vocabulary would silently give wrong embeddings. Such ids
+    are rejected because they lack the special tokens of this vocabulary, or because this tokenizer
+    returns them for no text.
 
     Args:
         tokenizer: Tokenizer of the model.
-        field: Name of the ids in errors.
-        ids: The token ids, with the special tokens that the tokenizer adds.
+        field: Name of the request field that contains the ids, for errors.
+        ids: The token ids, including the special tokens that the tokenizer adds.
 
     Raises:
-        RequestError: If no text has these ids.
+        RequestError: If there is no such text.
     """
     before, after = tokenizer.added
     inner = ids[len(before) : len(ids) - len(after)]
@@ -61,23 +62,23 @@ def text_of(tokenizer: Tokenizer, field: str, ids: Sequence[int]) -> str:
         if text and tokenizer.encode(text, max_length=NO_LIMIT).ids.tolist() == list(ids):
             return text
     except DataError:
-        # An id is not in the vocabulary.
+        # The error means that an id is not in the vocabulary.
         pass
     raise invalid(
-        "no text has these token ids in the vocabulary of this model; send the ids that /tokenize "
-        "returns, with special tokens, or texts (LangChain: OpenAIEmbeddings("
-        "check_embedding_ctx_length=False))",
+        "these token ids are not the tokens of any text for this model; send the ids that "
+        "/tokenize returns, with special tokens, or send texts (LangChain: "
+        "OpenAIEmbeddings(check_embedding_ctx_length=False))",
         field,
     )
 
 
 def decode(tokenizer: Tokenizer, ids: Sequence[int], *, skip_special_tokens: bool) -> str:
-    """Return the text of token ids.
+    """Convert token ids to text.
 
     Args:
         tokenizer: Tokenizer of the model.
         ids: The token ids.
-        skip_special_tokens: Whether to omit special tokens.
+        skip_special_tokens: Whether to leave out special tokens.
 
     Raises:
         DataError: If an id is not in the vocabulary.

@@ -1,4 +1,4 @@
-"""Web page of the curves of training runs."""
+"""Web page that shows the curves of training runs."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from bertkit.view.runs import RunView, find_runs, read_run
 from bertkit.web import invalid
 
 REFRESH_SECONDS = 5
-"""Seconds after which the page reloads while a run is not finished."""
+"""Time in seconds after which the page reloads if a run is not finished."""
 
 SAMPLES, SAMPLED = 3, 4
-"""Number of training samples per run, and number of runs whose samples are shown."""
+"""Number of training samples to show per run, and number of runs for which samples are shown."""
 
 LINKS = {
     "yes": ("/training?live=no", "Stop reloading"),
     "no": ("/training", "Reload automatically"),
 }
-"""Link on the page while it reloads automatically, and while it does not."""
+"""Link to show if the page reloads automatically (yes), and if it does not (no)."""
 
 
 class TrainingPage:
-    """The page of training curves.
+    """The web page of training curves.
 
     Args:
         folders: Directories of training runs.
@@ -44,14 +44,14 @@ class TrainingPage:
         self.samples: dict[Path, list[str]] = {}
 
     async def show(self, request: Request, page: Callable[..., str]) -> Response:
-        """Return the page.
+        """Render the page for a request.
 
         Args:
             request: The request.
-            page: Function that renders a page from the values of its template.
+            page: Function that renders a page from values for its template.
 
         Raises:
-            RequestError: If `live` is not yes or no.
+            RequestError: If the parameter `live` is neither yes nor no.
         """
         live = request.query_params.get("live", "yes")
         if live not in LINKS:
@@ -60,8 +60,8 @@ class TrainingPage:
         shown = partial(
             page,
             title="Runs",
-            lead="Compare training runs: their loss on training data and on held-out data. "
-            "While a run is not finished, the page reloads every few seconds.",
+            lead="Compare training runs by their loss on training data and on held-out data. As "
+            "long as a run is not finished, the page reloads every few seconds.",
             computed_by=[read_run, readable],
         )
 
@@ -79,7 +79,7 @@ class TrainingPage:
         return await respond(shown, render())
 
     def read_runs(self) -> tuple[list[RunView], list[Figure], list[str]]:
-        """Return the runs, the figures of curves and samples, and messages about damaged files."""
+        """Return the runs, their figures, and messages about damaged files."""
         folders = find_runs(self.folders)
         names = distinct_names(folders)
         read = [read_run(folder, name) for folder, name in zip(folders, names, strict=True)]
@@ -87,12 +87,12 @@ class TrainingPage:
         figures = run_figures(read)
         sampled = list(zip(folders, read, strict=True))[:SAMPLED]
         for folder, run in sampled:
-            # Samples do not change during a run.
+            # Read the samples only once, because they do not change during a run.
             if folder not in self.samples:
                 try:
                     self.samples[folder] = samples_of_run(run.record, SAMPLES)
                 except BertkitError as error:
-                    alerts.append(f"{folder}: samples cannot be shown ({error})")
+                    alerts.append(f"{folder}: cannot show training samples ({error})")
             if self.samples.get(folder):
                 figures.append(samples_figure(run, self.samples[folder]))
         return read, figures, alerts

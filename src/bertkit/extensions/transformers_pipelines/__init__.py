@@ -1,4 +1,4 @@
-"""Pipelines with the names, arguments, and results of transformers 4.57."""
+"""Pipelines that have the names, arguments, and results of those in transformers 4.57."""
 
 from bertkit.registry import Extension
 

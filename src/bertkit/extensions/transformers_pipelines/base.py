@@ -1,4 +1,4 @@
-"""Base class of the pipelines: their arguments, and inputs that are one item or several."""
+"""Base classes of the pipelines, which handle arguments and single or multiple inputs."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ CLEANED = {
     " .": ".", " ?": "?", " !": "!", " ,": ",", " ' ": "'", " n't": "n't", " 'm": "'m",
     " 's": "'s", " 've": "'ve", " 're": "'re",
 }  # fmt: skip
-"""Replacements of `clean_up_tokenization_spaces` in transformers."""
+"""Replacements that `clean_up_tokenization_spaces` makes in transformers."""
 
 
 class Arguments(Settings, frozen=True):
-    """Arguments of all pipelines. They do not change results, so bertkit ignores them.
+    """Arguments that all pipelines accept but ignore, because they do not change results.
 
-    It forms batches by number of tokens, without padding.
+    bertkit chooses batches by the number of tokens, and does not pad them.
     """
 
     batch_size: int | None = None
@@ -35,12 +35,12 @@ class Arguments(Settings, frozen=True):
 
 
 class Truncation(Arguments, frozen=True):
-    """Arguments of the tokenizer in transformers."""
+    """Arguments that control truncation, named as in the tokenizer of transformers."""
 
     truncation: bool | None = None
     """Whether to truncate long texts. Default: only if `max_length` is set."""
     max_length: Count | None = None
-    """Maximum number of tokens of a text. Default: the maximum length of the model."""
+    """Maximum number of tokens in a text. Default: the maximum length of the model."""
 
     def encode(
         self, loaded: Loaded, texts: Sequence[str], pairs: Sequence[str] | None = None
@@ -50,10 +50,10 @@ class Truncation(Arguments, frozen=True):
         Args:
             loaded: The model.
             texts: The texts.
-            pairs: Second texts.
+            pairs: Second text of each pair. Default: encode single texts.
 
         Raises:
-            DataError: If a text is too long, and is not to be truncated.
+            DataError: If a text is too long and may not be truncated.
         """
         truncates = self.max_length is not None if self.truncation is None else self.truncation
         longest = loaded.length
@@ -63,29 +63,30 @@ class Truncation(Arguments, frozen=True):
         for text, encoding in zip(texts, encodings, strict=True):
             if encoding.truncated and not truncates:
                 raise DataError(
-                    f"{text[:40]!r}: longer than the maximum of {longest} tokens; shorten it, or "
-                    "pass truncation=True (to fill-mask in tokenizer_kwargs)"
+                    f"{text[:40]!r}: the text is longer than the maximum of {longest} tokens; "
+                    "shorten the text, or pass truncation=True (for fill-mask: in "
+                    "tokenizer_kwargs)"
                 )
         return encodings
 
 
 class ArgumentsOfCalls:
-    """Base class of objects whose calls accept the arguments of a pipeline in transformers.
+    """Base class of objects that are called with the arguments of a pipeline in transformers.
 
-    Arguments that are given when a pipeline is opened are the defaults of its calls.
+    The arguments with which a pipeline is opened become the defaults for its calls.
     """
 
     accepted: type[Arguments]
     given: Mapping[str, Any] = {}
-    """Arguments from the opening of the pipeline."""
+    """Arguments with which the pipeline was opened."""
 
     @classmethod
     def check(cls, given: Mapping[str, Any], arguments: Mapping[str, Any]) -> Any:
-        """Return all arguments of a call as an object of the class `accepted`.
+        """Combine and check the arguments, and return them as an object of the class `accepted`.
 
         Args:
-            given: Arguments from the opening of the pipeline.
-            arguments: Arguments of the call, which take precedence.
+            given: Arguments with which the pipeline was opened.
+            arguments: Arguments of the call, which take precedence over `given`.
 
         Raises:
             ConfigError: If an argument is unknown or not supported, or has an invalid value.
@@ -94,11 +95,11 @@ class ArgumentsOfCalls:
         return checked
 
     def __call__(self, inputs: Any, **arguments: Any) -> Any:
-        """Return the result for an item, or a list with the result for each of several items.
+        """Return the result for an item or, for several items, a list of their results.
 
         Args:
-            inputs: An item, or several.
-            arguments: Arguments of the pipeline in transformers 4.57, by name.
+            inputs: An item, or several items.
+            arguments: Keyword arguments of the pipeline in transformers 4.57.
 
         Raises:
             ConfigError: If an argument is unknown or not supported, or has an invalid value.
@@ -112,11 +113,11 @@ class ArgumentsOfCalls:
         return results[0] if is_single else results
 
     def check_items(self, items: Sequence[Any], arguments: Any) -> None:
-        """Check all items before the first one is computed.
+        """Check all items before any result is computed.
 
         Args:
             items: The items.
-            arguments: The arguments of the call, an object of the class `accepted`.
+            arguments: Arguments of the call, as an object of the class `accepted`.
 
         Raises:
             DataError: If an item is not valid.
@@ -129,15 +130,15 @@ class ArgumentsOfCalls:
 
         Args:
             items: The items.
-            arguments: The arguments of the call, an object of the class `accepted`.
+            arguments: Arguments of the call, as an object of the class `accepted`.
         """
 
 
 class TransformersPipeline(ArgumentsOfCalls):
-    """Base class of pipelines that convert the outputs of one of bertkit's pipelines."""
+    """Base class of pipelines that run one of bertkit's pipelines and convert its outputs."""
 
     runs: str
-    """Name of bertkit's pipeline."""
+    """Name of bertkit's pipeline to run."""
 
     def __init__(self, model: Any, given: Mapping[str, Any]) -> None:
         self.model, self.given = model, given
@@ -152,7 +153,10 @@ class TransformersPipeline(ArgumentsOfCalls):
         revision: str | None = None,
         **arguments: Any,
     ) -> Self:
-        """Load a model as this pipeline. For the arguments and errors, see `bertkit.pipeline`."""
+        """Load a model for this pipeline.
+
+        `bertkit.pipeline` describes the arguments and errors.
+        """
         cls.check({}, arguments)
         inner = pipeline(cls.runs, model, precision=precision, device=device, revision=revision)
         return cls(inner, arguments)
@@ -162,10 +166,10 @@ class TransformersPipeline(ArgumentsOfCalls):
 
 
 def as_items(inputs: Any) -> tuple[bool, list[Any]]:
-    """Return whether the input of a call is one item, and all items as a list.
+    """Return whether the input of a call is a single item, and a list of all items.
 
     Raises:
-        DataError: If the input is neither an item nor several.
+        DataError: If the input is neither an item nor a collection of items.
     """
     if isinstance(inputs, str | Mapping):
         return True, [inputs]
@@ -175,10 +179,10 @@ def as_items(inputs: Any) -> tuple[bool, list[Any]]:
 
 
 def check_texts(items: Sequence[Any]) -> None:
-    """Check that all items are texts with visible characters.
+    """Check that every item is a text with visible characters.
 
     Raises:
-        DataError: If an item is not.
+        DataError: If an item is not such a text.
     """
     for index, item in enumerate(items):
         if not isinstance(item, str):
@@ -186,34 +190,34 @@ def check_texts(items: Sequence[Any]) -> None:
                 f"inputs[{index}]: expected a text, got {type(item).__name__}; pass a text"
             )
         if not item.strip():
-            raise DataError(f"inputs[{index}]: the text is empty; remove it")
+            raise DataError(f"inputs[{index}]: the text is empty; remove this text")
 
 
 def windows(encoding: Encoding, part: int, longest: int, overlap: int, name: str) -> list[Encoding]:
-    """Return overlapping windows over the tokens of one text.
+    """Split a text or pair into overlapping windows.
 
     Args:
-        encoding: The tokens of a text or pair.
-        part: Text to split: 0 for the text, 1 for the pair.
-        longest: Maximum number of tokens of a window.
+        encoding: Encoding of the text or pair.
+        part: Which text to split: 0 for the first, 1 for the second text of a pair.
+        longest: Maximum number of tokens in a window.
         overlap: Number of tokens that consecutive windows share.
-        name: Argument that sets the overlap, for the message.
+        name: Name of the argument that sets the overlap, for the error message.
 
     Raises:
-        ConfigError: If a window has no space for more tokens than the overlap.
+        ConfigError: If a window has no space for tokens beyond the overlap.
     """
     size = encoding.sequence.count(part)
     capacity = longest - (len(encoding) - size)
     if size > capacity <= overlap:
         raise ConfigError(
             f"{name}: windows overlap by {overlap} tokens, but a window of {longest} tokens has "
-            f"space for {max(capacity, 0)} tokens of the text; decrease {name}"
+            f"space for only {max(capacity, 0)} tokens of the text; decrease {name}"
         )
     return encoding.windows(part, longest, overlap)
 
 
 def cleaned(text: str) -> str:
-    """Return a text without the spaces before punctuation and English contractions."""
+    """Remove the spaces before punctuation and English contractions from a text."""
     for old, new in CLEANED.items():
         text = text.replace(old, new)
     return text

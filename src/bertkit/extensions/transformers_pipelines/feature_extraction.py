@@ -1,4 +1,4 @@
-"""Pipeline `feature-extraction`."""
+"""The pipeline `feature-extraction`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class FeatureExtractionArguments(Arguments, frozen=True):
     truncation: bool | None = None
     """Whether to truncate long texts."""
     tokenize_kwargs: Mapping[str, Any] = {}
-    """Arguments of the tokenizer: truncation, max_length, and padding."""
+    """Arguments for the tokenizer: truncation, max_length, and padding."""
     return_tensors: bool = False
     """Whether to return PyTorch tensors instead of lists."""
 

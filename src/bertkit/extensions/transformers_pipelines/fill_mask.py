@@ -1,4 +1,4 @@
-"""Pipeline `fill-mask`."""
+"""The pipeline `fill-mask`."""
 
 from __future__ import annotations
 
@@ -34,17 +34,18 @@ class FillMaskArguments(Arguments, frozen=True):
     """Arguments of `FillMaskPipeline`."""
 
     top_k: Count = 5
-    """Number of tokens for each mask."""
+    """Number of tokens to return for each mask."""
     targets: str | tuple[str, ...] | None = None
-    """The only words that are scored. Default: all tokens. The first token of a word is used."""
+    """Words to score. If a word has several tokens, only its first token is used. Default: score
+    all tokens of the vocabulary."""
     tokenizer_kwargs: Mapping[str, Any] = {}
-    """Arguments of the tokenizer: truncation, max_length, and padding."""
+    """Arguments for the tokenizer: truncation, max_length, and padding."""
 
 
 class FillMaskPipeline(ArgumentsOfCalls, FillMask):
-    """Predict the most probable tokens for each mask of a text.
+    """Predict the most probable tokens for each mask in a text.
 
-    Servers and `bertkit predict` call `prepare` and `run` of the base class.
+    Servers and `bertkit predict` call the methods `prepare` and `run` of the base class instead.
     """
 
     accepted = FillMaskArguments
@@ -58,18 +59,18 @@ class FillMaskPipeline(ArgumentsOfCalls, FillMask):
         cls.check({}, options)
 
     def __call__(self, inputs: Any, **arguments: Any) -> Any:
-        """Return the tokens for the mask of a text, or a list for each of several masks or texts.
+        """Return the tokens for the mask in a text, or a list for several masks or texts.
 
         Args:
-            inputs: A text, or several.
+            inputs: A text, or several texts.
             arguments: Arguments of `FillMaskArguments`.
 
         Raises:
             ConfigError: If an argument is unknown or has an invalid value.
-            DataError: If a text has no mask, or is too long.
+            DataError: If a text contains no mask or is too long.
         """
         results = super().__call__(inputs, **arguments)
-        # transformers does not distinguish a text from a list of one text.
+        # As in transformers, a list of one text gives the same result as the text itself.
         return results[0] if not isinstance(inputs, str) and len(results) == 1 else results
 
     def results(self, items: Sequence[Any], arguments: Any) -> list[Any]:
@@ -78,13 +79,14 @@ class FillMaskPipeline(ArgumentsOfCalls, FillMask):
         masks = [self.masks(text, code) for text, code in zip(items, encodings, strict=True)]
 
         def best(model: Model, batch: Batch) -> Tensor:
-            """Return ids and probabilities. Shapes: (P, 2, top)."""
+            """Return the best token ids and their probabilities. Shapes: (P, 2, top)."""
             parts = []
             for logits in mask_logits(model, batch):
                 probabilities = torch.softmax(logits, -1)
                 ids = torch.tensor(targets or range(logits.shape[1]), device=logits.device)
                 found = probabilities[:, ids].topk(min(arguments.top_k, len(ids)))
-                # A float represents all ids below 2^24 exactly.
+                # Ids can be stored as floats, because a float represents all integers below 2^24
+                # exactly.
                 parts.append(torch.stack([ids[found.indices].float(), found.values], 1))
             return torch.cat(parts)
 
@@ -97,14 +99,15 @@ class FillMaskPipeline(ArgumentsOfCalls, FillMask):
     def _tokens(
         self, encoding: Encoding, masks: NDArray[np.int64], outputs: NDArray[np.float32]
     ) -> Any:
-        """Return the tokens of the mask as dicts, or a list for each of several masks."""
+        """Return the tokens for the mask as dicts, or one list per mask if there are several."""
         rows = []
         for mask, (ids, scores) in zip(masks, outputs, strict=True):
             row = []
             for token, score in zip(ids.astype(int).tolist(), scores.tolist(), strict=True):
                 filled = encoding.ids.copy()
                 filled[mask] = token
-                # transformers omits the other masks, too, if it omits special tokens.
+                # Keep special tokens if there are several masks, because skipping them would also
+                # skip the other masks. transformers does the same.
                 sequence = self._decode(filled.tolist(), skip_special_tokens=len(masks) == 1)
                 name = self._decode([token], skip_special_tokens=False)
                 row.append(
@@ -124,10 +127,10 @@ class FillMaskPipeline(ArgumentsOfCalls, FillMask):
         return settings.get("clean_up_tokenization_spaces") is True
 
     def _targets(self, targets: str | Sequence[str] | None) -> list[int] | None:
-        """Return the ids of the targets, or None without targets.
+        """Return the token ids of the targets, or None if there are no targets.
 
         Raises:
-            ConfigError: If there are targets, but none has a token.
+            ConfigError: If there are targets, but no token for any of them.
         """
         if targets is None:
             return None
@@ -142,5 +145,5 @@ class FillMaskPipeline(ArgumentsOfCalls, FillMask):
             if token is not None:
                 found[token] = None
         if not found:
-            raise ConfigError("targets: no target has a token; pass words of the vocabulary")
+            raise ConfigError("targets: no target is in the vocabulary; pass other words")
         return list(found)

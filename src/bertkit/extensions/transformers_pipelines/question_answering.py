@@ -1,8 +1,9 @@
-"""Pipeline `question-answering`.
+"""The pipeline `question-answering`.
 
-Its scores differ from the scores of bertkit's task `answer`, which normalizes over the candidates.
-Here the score of a span is the probability of its start, times the probability of its end. The two
-softmaxes are over the context and [CLS] of one window. Scores of equal answers are added.
+The scores differ from the scores of bertkit's task `answer`, which normalizes over the candidates.
+Here, the score of a span is the probability of its start times the probability of its end. Both
+probabilities come from a softmax over the context and [CLS] of one window. The scores of equal
+answers are added.
 """
 
 from __future__ import annotations
@@ -29,19 +30,19 @@ class QuestionAnsweringArguments(Arguments, frozen=True):
     """Arguments of `QuestionAnsweringPipeline`."""
 
     top_k: Count = 1
-    """Maximum number of answers. With several answers, the result is a list."""
+    """Maximum number of answers to return. If there are several, the result is a list."""
     doc_stride: Annotated[int, Meta(ge=0)] | None = None
     """Number of context tokens that consecutive windows share. Default: 128, but at most half of
     `max_seq_len`."""
     max_answer_len: Count = 15
-    """Maximum number of tokens of an answer."""
+    """Maximum number of tokens in an answer."""
     max_seq_len: Count | None = None
-    """Maximum number of tokens of a window, with the question. Default: 384, or the maximum length
-    of the model if it is smaller."""
+    """Maximum number of tokens in a window, including the question. Default: 384, or the maximum
+    length of the model if it is smaller."""
     max_question_len: Count = 64
-    """No effect, as in transformers with a fast tokenizer."""
+    """This has no effect, as in transformers with a fast tokenizer."""
     handle_impossible_answer: bool = False
-    """Whether the empty answer is a candidate."""
+    """Whether an answer can be empty, which means that the context does not answer the question."""
     align_to_words: bool = True
     """Whether answers begin and end with whole words."""
 
@@ -49,8 +50,8 @@ class QuestionAnsweringArguments(Arguments, frozen=True):
 class QuestionAnsweringPipeline(TransformersPipeline):
     """Predict the span of a context that answers a question.
 
-    Unlike in transformers, candidates with a score of 0 are not returned. These are spans that end
-    before they start, and spans longer than `max_answer_len`.
+    Unlike transformers, bertkit does not return candidates with a score of 0. These are spans that
+    end before they start, and spans that are longer than `max_answer_len`.
     """
 
     accepted, runs = QuestionAnsweringArguments, "answer"
@@ -58,13 +59,13 @@ class QuestionAnsweringPipeline(TransformersPipeline):
     def __call__(
         self, *inputs: Any, question: Any = None, context: Any = None, **arguments: Any
     ) -> Any:
-        """Return the best answers to a question as dicts, or a list for several questions.
+        """Return the best answers to a question as dicts. For several questions, return a list.
 
         Args:
             inputs: A dict with the keys question and context, a list of such dicts, or a question
                 and its context.
-            question: A question, or several.
-            context: The context of all questions, or of each question.
+            question: A question, or several questions.
+            context: One context for all questions, or a context for each question.
             arguments: Arguments of `QuestionAnsweringArguments`.
 
         Raises:
@@ -75,7 +76,7 @@ class QuestionAnsweringPipeline(TransformersPipeline):
             inputs = (*inputs, question, context)
         items = _paired(*inputs) if len(inputs) == 2 else inputs[0] if len(inputs) == 1 else None
         if items is None:
-            raise DataError("expected a question and a context; pass question= and context=")
+            raise DataError("a question and a context are required; pass question= and context=")
         results = super().__call__([items] if isinstance(items, Mapping) else items, **arguments)
         return results[0] if len(results) == 1 else results
 
@@ -95,8 +96,8 @@ class QuestionAnsweringPipeline(TransformersPipeline):
         longest = arguments.max_seq_len or min(LONGEST, loaded.length)
         if longest > loaded.length:
             raise ConfigError(
-                f"max_seq_len: must be at most {loaded.length}, the maximum length of the model, "
-                f"got {longest}"
+                f"max_seq_len: must be at most {loaded.length}, which is the maximum length of "
+                f"the model, got {longest}"
             )
         overlap = arguments.doc_stride
         overlap = min(longest // 2, 128) if overlap is None else overlap
@@ -113,17 +114,17 @@ class QuestionAnsweringPipeline(TransformersPipeline):
 
 
 class _Answers:
-    """Answers to a question, collected over the windows of its context."""
+    """The answers to a question, which are collected from the windows of its context."""
 
     def __init__(self, context: str, tokenizer: Tokenizer, arguments: Any) -> None:
         self.context, self.arguments = context, arguments
         self.cls = tokenizer.cls if tokenizer.knows("cls") else None
         self.impossible = np.inf
         self.found: dict[str, dict[str, Any]] = {}
-        """Answers by their lowercase text."""
+        """Answers, by their lowercase text."""
 
     def add(self, window: Encoding, logits: NDArray[np.float64]) -> None:
-        """Add the spans of a window with the highest scores. Shapes: logits is (T, 2)."""
+        """Add the spans with the highest scores in a window. Shapes: logits is (T, 2)."""
         arguments = self.arguments
         is_context = np.array([part == 1 for part in window.sequence])
         is_candidate = is_context | (window.ids == self.cls)
@@ -134,7 +135,8 @@ class _Answers:
         start[0] = end[0] = 0.0
         scores = np.triu(np.outer(start, end))
         scores -= np.triu(scores, arguments.max_answer_len)
-        # Alignment can turn several spans into one answer.
+        # Consider more spans than needed, because alignment to words can turn several into one
+        # answer.
         count = 2 * arguments.top_k + 10 if arguments.align_to_words else arguments.top_k
         best = np.argsort(-scores, axis=None, kind="stable")[:count]
         for first, last in zip(*np.unravel_index(best, scores.shape), strict=True):
@@ -147,7 +149,7 @@ class _Answers:
         self.found.setdefault(text.lower(), answer)["score"] += score
 
     def best(self) -> Any:
-        """Return the best answer, or a list if there is not exactly one."""
+        """Return the best answer as a dict, or a list of answers if there is not exactly one."""
         answers = list(self.found.values())
         if self.arguments.handle_impossible_answer:
             answers.append({"score": self.impossible, "start": 0, "end": 0, "answer": ""})
@@ -157,7 +159,7 @@ class _Answers:
 
 
 def _characters(window: Encoding, first: int, last: int, aligned: bool) -> tuple[int, int]:
-    """Return the characters [start, end) of tokens, of whole words if `aligned`."""
+    """Return where tokens start and end in the text, extended to whole words if `aligned`."""
     words = window.words[first], window.words[last]
     if not aligned or None in words:
         return int(window.offsets[first, 0]), int(window.offsets[last, 1])
@@ -168,7 +170,7 @@ def _characters(window: Encoding, first: int, last: int, aligned: bool) -> tuple
 
 
 def _paired(questions: Any, contexts: Any) -> Any:
-    """Return questions with their contexts as dicts.
+    """Combine each question with its context in a dict.
 
     Raises:
         DataError: If the numbers of questions and contexts differ.
@@ -176,7 +178,7 @@ def _paired(questions: Any, contexts: Any) -> Any:
     if isinstance(questions, str) and isinstance(contexts, str):
         return {"question": questions, "context": contexts}
     if isinstance(questions, str) or contexts is None or questions is None:
-        raise DataError("expected a question and a context; pass question= and context=")
+        raise DataError("a question and a context are required; pass question= and context=")
     contexts = [contexts] * len(questions) if isinstance(contexts, str) else contexts
     if len(contexts) != len(questions):
         raise DataError(f"{len(questions):,} questions, but {len(contexts):,} contexts; pass pairs")

@@ -1,4 +1,4 @@
-"""Pipelines `text2text-generation`, `summarization`, and `translation`."""
+"""The pipelines `text2text-generation`, `summarization`, and `translation`."""
 
 from __future__ import annotations
 
@@ -12,36 +12,36 @@ from bertkit.errors import CheckpointError
 from bertkit.extensions.transformers_pipelines.base import Arguments, TransformersPipeline, cleaned
 
 BEAMS = 4
-"""Default of `num_beams`. As in transformers, it replaces the value of the model directory."""
+"""Default of `num_beams`. As in transformers, it overrides the value in the model directory."""
 
 NEW_TOKENS = 256
 """Default of `max_new_tokens`, unless the model directory or the call sets `max_length`."""
 
 NO_MAX_LENGTH = (None, 20)
-"""Values of `max_length` that transformers treats as unset."""
+"""Values of `max_length` that transformers treats as if it was not set."""
 
 
 class GenerationArguments(Arguments, frozen=True):
-    """Arguments of the pipelines of this file. All others are generation settings."""
+    """Arguments of the pipelines in this file. All other arguments are generation settings."""
 
     task: str = "text2text-generation"
-    """Key of the settings in `task_specific_params` of config.json."""
+    """Name of the task whose settings in `task_specific_params` of config.json are used."""
     generation: Mapping[str, Any] = {}
-    """Generation settings by the names of transformers."""
+    """Generation settings, named as in transformers."""
     truncation: bool = False
     """Whether to truncate texts that exceed the maximum length of the model."""
     max_length: Annotated[int, Meta(ge=2)] | None = None
-    """Maximum number of generated tokens, plus one, if `max_new_tokens` is not set."""
+    """Maximum number of generated tokens plus one. It is ignored if `max_new_tokens` is set."""
     clean_up_tokenization_spaces: bool = False
     """Whether to remove the spaces before punctuation and English contractions."""
     return_tensors: bool = False
-    """Only false is supported."""
+    """Must be false, because returning tensors is not supported."""
     return_text: bool | None = None
-    """No effect, as in transformers."""
+    """This has no effect, as in transformers."""
 
     def __post_init__(self) -> None:
         if self.return_tensors:
-            raise ValueError("return_tensors = true is not supported; remove it")
+            raise ValueError("return_tensors = true is not supported; remove this argument")
 
 
 class SummarizationArguments(GenerationArguments, frozen=True):
@@ -55,24 +55,25 @@ class TranslationArguments(GenerationArguments, frozen=True):
 
     task: Annotated[str, Meta(pattern=r"^translation(_\w+_to_\w+)?$")] = "translation"
     src_lang: str | None = None
-    """No effect, as in transformers for the models that bertkit supports."""
+    """This has no effect, as in transformers for the models that bertkit supports."""
     tgt_lang: str | None = None
-    """No effect, as in transformers for the models that bertkit supports."""
+    """This has no effect, as in transformers for the models that bertkit supports."""
 
 
 class Text2TextGenerationPipeline(TransformersPipeline):
-    """Generate texts for source texts with an encoder-decoder model."""
+    """Generate texts from source texts with an encoder-decoder model."""
 
     accepted: type[GenerationArguments] = GenerationArguments
     runs = "generate"
     result = "generated_text"
-    """Key of a text in the results."""
+    """Key under which a result contains the generated text."""
 
     def __init__(self, model: Any, given: Mapping[str, Any]) -> None:
         super().__init__(model, given)
         if not model.reads:
             raise CheckpointError(
-                f"{model.loaded.folder}: not an encoder-decoder model; use T5, BART, or Marian"
+                f"{model.loaded.folder}: this pipeline requires an encoder-decoder model; use T5, "
+                "BART, or Marian"
             )
         self._writer(self.check({}, given))
 
@@ -86,15 +87,15 @@ class Text2TextGenerationPipeline(TransformersPipeline):
         return super().check({}, {**known, "generation": generation})
 
     def __call__(self, inputs: Any, **arguments: Any) -> Any:
-        """Return the texts for a source text, or a list for each of several source texts.
+        """Return the texts generated from a source text, or one list per source text for several.
 
         Args:
-            inputs: A source text, or several.
+            inputs: A source text, or several source texts.
             arguments: Arguments of the class `accepted`, and generation settings.
 
         Raises:
             ConfigError: If an argument is unknown or not supported, or has an invalid value.
-            DataError: If a source text is not valid, or too long.
+            DataError: If a source text is invalid or too long.
         """
         results = super().__call__(inputs, **arguments)
         if isinstance(inputs, str) or not all(len(texts) == 1 for texts in results):
@@ -110,7 +111,7 @@ class Text2TextGenerationPipeline(TransformersPipeline):
         ]
 
     def _writer(self, arguments: Any) -> Any:
-        """Return the pipeline `generate` with the settings of a call."""
+        """Return bertkit's pipeline `generate` with the settings of a call."""
         loaded = self.model.loaded
         of_task = _of_task(loaded.settings.get("task_specific_params"), arguments.task)
         settings: dict[str, Any] = {"num_beams": BEAMS, "max_new_tokens": NEW_TOKENS}
@@ -119,7 +120,7 @@ class Text2TextGenerationPipeline(TransformersPipeline):
         settings |= of_task
         prompt = settings.pop("prefix", loaded.settings.get("prefix"))
         if arguments.max_length is not None:
-            # The first token of the decoder counts, too.
+            # `max_length` also counts the first token of the decoder, which is not generated.
             settings |= {"max_length": None, "max_new_tokens": arguments.max_length - 1}
         return self.model.with_settings(settings | arguments.generation, prompt)
 
@@ -139,7 +140,7 @@ class TranslationPipeline(Text2TextGenerationPipeline):
 
 
 def _of_task(settings: Any, task: str) -> Mapping[str, Any]:
-    """Return the settings of a task. "translation" is the first pair of languages."""
+    """Return the settings of a task. For "translation", the first pair of languages is used."""
     if not isinstance(settings, Mapping):
         return {}
     if task == "translation":

@@ -1,4 +1,4 @@
-"""Pipelines `text-classification` and `sentiment-analysis`."""
+"""The pipelines `text-classification` and `sentiment-analysis`."""
 
 from __future__ import annotations
 
@@ -24,11 +24,13 @@ class TextClassificationArguments(Truncation, frozen=True):
     """Arguments of `TextClassificationPipeline`."""
 
     top_k: int | UnsetType | None = UNSET
-    """Number of labels to return, or None for all labels. Default: the most probable label."""
+    """Number of labels to return, or None for all labels. Default: only the most probable label."""
     return_all_scores: bool | None = None
-    """Older name of `top_k=None`; the labels are then in the order of the model."""
+    """Older way to write `top_k=None`, except that the labels are returned in the order of the
+    model."""
     function_to_apply: Literal["sigmoid", "softmax", "none"] | None = None
-    """Function that converts the outputs of the model to scores. Default: as the model specifies.
+    """Function that converts the outputs of the model to scores. Default: the function that the
+    model specifies.
     """
 
     def __post_init__(self) -> None:
@@ -37,19 +39,19 @@ class TextClassificationArguments(Truncation, frozen=True):
 
 
 class TextClassificationPipeline(TransformersPipeline):
-    """Predict labels of texts, or of pairs of texts `{"text": ..., "text_pair": ...}`."""
+    """Predict the labels of texts, or of pairs of texts `{"text": ..., "text_pair": ...}`."""
 
     accepted, runs = TextClassificationArguments, "classify"
 
     def __call__(self, inputs: Any, **arguments: Any) -> Any:
-        """Return the labels of a text or of several texts, as dicts.
+        """Return the labels of one or several texts, as dicts.
 
         Args:
-            inputs: A text, a pair, or several.
+            inputs: A text, a pair, or several texts or pairs.
             arguments: Arguments of `TextClassificationArguments`.
         """
         result = super().__call__(inputs, **arguments)
-        # transformers returns a list for one text, unless the call sets `top_k`.
+        # As in transformers, the result for one text is a list, unless the call sets `top_k`.
         return [result] if isinstance(inputs, str) and "top_k" not in arguments else result
 
     def check_items(self, items: Sequence[Any], arguments: Any) -> None:
@@ -67,7 +69,7 @@ class TextClassificationPipeline(TransformersPipeline):
         ]
 
     def _scores(self, outputs: NDArray[np.float32], function: str | None) -> NDArray[np.float64]:
-        """Return the scores of the labels. Shapes: (S, L) -> (S, L)."""
+        """Convert outputs of the model to scores. Shapes: (S, L) -> (S, L)."""
         problem = self.model.loaded.settings.get("problem_type")
         if function is None:
             is_single = outputs.shape[1] == 1
@@ -80,7 +82,7 @@ class TextClassificationPipeline(TransformersPipeline):
 
 
 def _labels(names: Sequence[str], scores: Sequence[float], arguments: Any) -> Any:
-    """Return the most probable label, or a list of labels if the arguments request it."""
+    """Return the most probable label, or a list of labels if the arguments request a list."""
     rows: list[Mapping[str, Any]] = [
         {"label": name, "score": score} for name, score in zip(names, scores, strict=True)
     ]
@@ -91,7 +93,7 @@ def _labels(names: Sequence[str], scores: Sequence[float], arguments: Any) -> An
 
 
 def _columns(items: Sequence[Any]) -> list[list[Any]]:
-    """Return the texts, and the second texts if the items are pairs.
+    """Return a list of all texts and, if the items are pairs, a list of all second texts.
 
     Raises:
         DataError: If an item is neither a text nor a pair, or only some items are pairs.
@@ -103,7 +105,7 @@ def _columns(items: Sequence[Any]) -> list[list[Any]]:
     for index, row in enumerate(rows):
         if row.keys() != names or not names <= {"text", "text_pair"}:
             raise DataError(
-                f"inputs[{index}]: expected a text, or the keys text and text_pair, got "
-                f"{', '.join(map(repr, row))}; pass texts only or pairs only"
+                f"inputs[{index}]: expected a text, or a dict with the keys text and text_pair, "
+                f"got the keys {', '.join(map(repr, row))}; pass only texts or only pairs"
             )
     return [[row[name] for row in rows] for name in sorted(names)]

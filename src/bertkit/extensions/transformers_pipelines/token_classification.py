@@ -1,4 +1,4 @@
-"""Pipelines `token-classification` and `ner`."""
+"""The pipelines `token-classification` and `ner`."""
 
 from __future__ import annotations
 
@@ -24,31 +24,34 @@ from bertkit.text.encoding import Encoding
 from bertkit.text.tokenizer import NO_LIMIT, Tokenizer
 
 Strategy = Literal["none", "simple", "first", "average", "max"]
-"""Source of a label: the token (none and simple), or the first token, the average, or the token
-with the highest probability of each word. All except none join tokens with the same label."""
+"""How labels are determined. none and simple use the label of each token. The others give all
+tokens of a word the same label: that of its first token, that with the highest average probability,
+or that of the token with the highest probability. All strategies except none join neighboring
+tokens with the same label to an entity."""
 
 
 class TokenClassificationArguments(Arguments, frozen=True):
     """Arguments of `TokenClassificationPipeline`."""
 
     aggregation_strategy: Strategy | None = None
-    """Source of the labels. Default: none."""
+    """How to determine labels. Default: none."""
     ignore_labels: tuple[str, ...] = ("O",)
-    """Labels that are not returned."""
+    """Labels whose tokens or entities are not returned."""
     stride: Count | None = None
-    """Number of tokens that consecutive windows of long texts share. Default: long texts are
-    truncated."""
+    """Number of tokens that consecutive windows share, if long texts are to be split into windows.
+    Default: long texts are truncated."""
     is_split_into_words: bool = False
     """Whether each text is a list of words."""
     delimiter: str = " "
-    """String between words in the text that `start` and `end` refer to."""
+    """String to join words with. The offsets `start` and `end` refer to the joined text."""
     grouped_entities: bool | None = None
-    """Older name: true is the strategy simple, or first if `ignore_subwords` is true."""
+    """Older name of `aggregation_strategy`: true means simple, or first if `ignore_subwords` is
+    true."""
     ignore_subwords: bool | None = None
 
     @property
     def strategy(self) -> Strategy:
-        """Value of `aggregation_strategy`, which the older names replace."""
+        """Strategy to use. The older arguments override `aggregation_strategy`."""
         if self.grouped_entities is None and self.ignore_subwords is None:
             return self.aggregation_strategy or "none"
         if not self.grouped_entities:
@@ -58,7 +61,7 @@ class TokenClassificationArguments(Arguments, frozen=True):
 
 @dataclass(frozen=True)
 class _Token:
-    """A token, and whether it continues a word. Units: characters [start, end)."""
+    """A token at characters [start, end), and whether it continues a word."""
 
     index: int
     scores: NDArray[np.float32]
@@ -70,7 +73,7 @@ class _Token:
 
 @dataclass(frozen=True)
 class _Labeled:
-    """A token, word, or entity. Units: characters [start, end)."""
+    """A token, word, or entity at characters [start, end), with its label."""
 
     label: str
     score: float
@@ -80,12 +83,12 @@ class _Labeled:
 
     @property
     def kind(self) -> str:
-        """The label without the prefixes of IOB2."""
+        """The label without its IOB2 prefix."""
         return self.label[2:] if self.label.startswith(("B-", "I-")) else self.label
 
 
 class TokenClassificationPipeline(TransformersPipeline):
-    """Predict labels of the tokens, words, or entities of texts."""
+    """Predict the labels of tokens, words, or entities in texts."""
 
     accepted, runs = TokenClassificationArguments, "tag"
 
@@ -94,22 +97,23 @@ class TokenClassificationPipeline(TransformersPipeline):
         _ = model.loaded.model.transformer
         if model.task.head != "tag":
             raise CheckpointError(
-                f"{model.loaded.folder}: a tagger with a CRF, which transformers does not support; "
+                f"{model.loaded.folder}: the model has a CRF, which transformers does not support; "
                 'use bertkit.pipeline("tag", ...), or fine-tune a model without crf'
             )
         self.labels: Sequence[str] = model.loaded.labels
         self.tokenizer: Tokenizer = model.loaded.tokenizer
 
     def __call__(self, inputs: Any, **arguments: Any) -> Any:
-        """Return the entities of a text as dicts, or a list for each of several texts.
+        """Return the entities in a text as dicts, or one list per text if there are several.
 
         Args:
-            inputs: A text, or several. With `is_split_into_words`, a text is a list of words.
+            inputs: A text, or several texts. If `is_split_into_words` is true, each text is a list
+                of words.
             arguments: Arguments of `TokenClassificationArguments`.
 
         Raises:
             ConfigError: If an argument is unknown or has an invalid value.
-            DataError: If a text is not valid.
+            DataError: If a text is invalid.
         """
         is_split = self.check(self.given, arguments).is_split_into_words
         is_one = is_split and not all(isinstance(item, list | tuple) for item in inputs)
@@ -153,10 +157,10 @@ class TokenClassificationPipeline(TransformersPipeline):
         """Return the tokens of a text, without special tokens.
 
         Args:
-            encoding: The tokens.
-            scores: Probabilities of the labels. Shapes: (T, L).
+            encoding: Encoding of the text.
+            scores: Probability of each label for each token. Shapes: (T, L).
             text: The text.
-            starts: First character of each word, if the text is split into words.
+            starts: Offset at which each word starts, if the text is split into words.
         """
         unknown = self.tokenizer.unk if self.tokenizer.knows("unk") else None
         marks_parts = getattr(self.tokenizer.core.model, "continuing_subword_prefix", None)
@@ -177,7 +181,7 @@ class TokenClassificationPipeline(TransformersPipeline):
         return tokens
 
     def _entities(self, tokens: Sequence[_Token], arguments: Any) -> list[dict[str, Any]]:
-        """Return the tokens with their labels, or entities of several tokens."""
+        """Return labeled tokens or, depending on the strategy, entities of several tokens."""
         strategy, ignored = arguments.strategy, arguments.ignore_labels
         if strategy in ("none", "simple"):
             parts = [self._labeled(token.scores, token.word, [token]) for token in tokens]
@@ -198,7 +202,7 @@ class TokenClassificationPipeline(TransformersPipeline):
         ]
 
     def _word(self, tokens: Sequence[_Token], strategy: Strategy) -> _Labeled:
-        """Return the label of a word of several tokens."""
+        """Determine the label of a word from the scores of its tokens."""
         scores = tokens[0].scores
         if strategy == "max":
             scores = max((token.scores for token in tokens), key=lambda row: float(row.max()))
@@ -215,7 +219,7 @@ class TokenClassificationPipeline(TransformersPipeline):
         )
 
     def _joined(self, group: Sequence[_Labeled]) -> _Labeled:
-        """Return the entity that tokens or words with the same label form."""
+        """Join tokens or words that have the same label to an entity."""
         return _Labeled(
             group[0].label.split("-", 1)[-1],
             float(np.mean([part.score for part in group])),
@@ -240,7 +244,7 @@ def _words(tokens: Sequence[_Token]) -> list[list[_Token]]:
 
 
 def _groups(parts: Sequence[_Labeled]) -> list[list[_Labeled]]:
-    """Return the neighbors that form an entity: they have one label, and only the first has B-."""
+    """Group neighbors that form an entity: all have one label, and only the first may have B-."""
     groups: list[list[_Labeled]] = []
     for part in parts:
         if groups and part.kind == groups[-1][-1].kind and not part.label.startswith("B-"):
@@ -251,10 +255,10 @@ def _groups(parts: Sequence[_Labeled]) -> list[list[_Labeled]]:
 
 
 def _without_overlaps(windows: Sequence[Sequence[dict[str, Any]]]) -> list[dict[str, Any]]:
-    """Return the entities of all windows.
+    """Combine the entities of all windows of a text.
 
-    If entities overlap, the longest one is returned. If they are equally long, the one with the
-    highest score is returned.
+    If entities overlap, only the longest is returned. If several are equally long, it is the one
+    with the highest score.
     """
     kept: list[dict[str, Any]] = []
     entities = [entity for window in windows for entity in window]

@@ -1,4 +1,4 @@
-"""Classification and entities with labels that are chosen at prediction time."""
+"""Text classification and entity recognition with labels that are chosen at prediction time."""
 
 from bertkit.registry import Extension
 

@@ -1,4 +1,4 @@
-"""Zero-shot classification with an NLI classifier, or with text embeddings.
+"""Zero-shot classification of texts, with an NLI classifier or an embedding model.
 
 Source: Yin et al. 2019, "Benchmarking Zero-shot Text Classification".
 """
@@ -26,19 +26,20 @@ from bertkit.tasks.calibration import softmax
 from bertkit.text.long_texts import Long
 
 COSINE_SCALE = 20.0
-"""Factor of cosine similarities before the softmax, as in the training of embedding models."""
+"""Factor by which cosine similarities are multiplied before the softmax, as when embedding models
+are trained."""
 
 CHARACTERS_PER_TOKEN = 4
-"""Estimated number of characters of a token in a hypothesis."""
+"""Estimated number of characters per token in a hypothesis."""
 
 PAIRS_PER_BATCH = 4096
-"""Number of pairs of a text and a label that are computed at a time."""
+"""Number of pairs of a text and a label to compute at a time."""
 
 
 class ZeroShotAnswer(msgspec.Struct, frozen=True):
-    """Labels with their probabilities, the most probable first.
+    """The labels and their probabilities, with the most probable label first.
 
-    The probabilities add up to 1, unless `multi_label` is set or there is only one label.
+    The probabilities add up to 1, unless `multi_label` is true or there is only one label.
     """
 
     labels: list[str]
@@ -47,43 +48,45 @@ class ZeroShotAnswer(msgspec.Struct, frozen=True):
 
 
 class ZeroShotOptions(Settings, frozen=True):
-    """Options of zero-shot classification, with the names of transformers."""
+    """Options of zero-shot classification, named as in transformers."""
 
     candidate_labels: Annotated[
         tuple[Annotated[str, Meta(min_length=1, max_length=200)], ...], Meta(max_length=1_000)
     ] = ()
-    """Labels to choose from, such as "sports" and "politics". Required; at most 1,000."""
+    """Labels to choose from, such as "sports" and "politics". At least one is required, and at most
+    1,000 are allowed."""
     hypothesis_template: Annotated[str, Meta(max_length=300)] = "This example is {}."
-    """Sentence about the text, in which {} is replaced by a label."""
+    """Sentence about the text, in which {} is replaced with a label."""
     multi_label: bool = False
     """Whether a text can have several labels. Each label then has its own probability."""
 
     def __post_init__(self) -> None:
         if len(set(self.candidate_labels)) < len(self.candidate_labels):
-            raise ValueError("candidate_labels must differ from each other")
+            raise ValueError("candidate_labels must not contain a label twice")
         if self.hypothesis_template.count("{}") != 1:
             template = self.hypothesis_template
             raise ValueError(f"hypothesis_template must contain {{}} once, got {template!r}")
 
     @property
     def hypotheses(self) -> list[str]:
-        """The sentence about each label."""
+        """The hypothesis for each label."""
         return [self.hypothesis_template.replace("{}", label) for label in self.candidate_labels]
 
 
 class ZeroShot(ModelPipeline):
     """Classify texts with labels that are chosen at prediction time.
 
-    A classifier that was trained on natural language inference predicts whether the text entails
-    the template with each label. An embedding model compares the embeddings of the two, which is
-    faster for many labels and supports one label per text only.
+    A classifier that was trained on natural language inference (NLI) predicts whether the text
+    entails the hypothesis, which is the template with a label. With an embedding model, the
+    embeddings of the text and the hypothesis are compared. This is faster if there are many labels,
+    but supports only one label per text.
 
     Args:
         loaded: The model.
         engine: Engine of the model, or the precision of a new engine.
-        candidate_labels: Default of calls; see `ZeroShotOptions`.
-        hypothesis_template: Default of calls.
-        multi_label: Default of calls.
+        candidate_labels: Default labels for calls; see `ZeroShotOptions`.
+        hypothesis_template: Default template for calls.
+        multi_label: Default of this option for calls.
     """
 
     prediction, options = ZeroShotAnswer, ZeroShotOptions
@@ -108,8 +111,8 @@ class ZeroShot(ModelPipeline):
         if "classify" in loaded.model.heads:
             if len(entailed) != 1 or len(denied) != 1:
                 raise CheckpointError(
-                    f"{loaded.folder}: zero-shot classification requires one label that starts "
-                    f"with 'entail' and one that starts with 'contra' or 'not', got "
+                    f"{loaded.folder}: zero-shot classification requires a model with one label "
+                    "that starts with 'entail' and one that starts with 'contra' or 'not', got "
                     f"{', '.join(map(repr, loaded.labels))}; use a model that was trained on NLI"
                 )
             self.head = self._get_head("classify", "use a model that was trained on NLI")
@@ -118,8 +121,8 @@ class ZeroShot(ModelPipeline):
             self.embed = Embed(loaded, self.engine, normalize=True)
         else:
             raise CheckpointError(
-                f"{loaded.folder}: neither a classifier nor an embedding model; use a model that "
-                "was trained on NLI, or an embedding model"
+                f"{loaded.folder}: the model is neither a classifier nor an embedding model; use "
+                "a model that was trained on NLI, or an embedding model"
             )
 
     def __call__(
@@ -131,21 +134,21 @@ class ZeroShot(ModelPipeline):
         batch_size: int | None = None,
         **options: Any,
     ) -> Any:
-        """Classify texts, with the arguments and results of transformers.
+        """Classify texts, with the same arguments and results as in transformers.
 
         Args:
-            sequences: A text, or several.
-            candidate_labels: Labels to choose from, as a list or separated by commas.
-            long: Policy for texts that exceed the maximum length of the model.
-            batch_size: No effect. bertkit forms batches by number of tokens.
-            options: hypothesis_template and multi_label of `ZeroShotOptions`.
+            sequences: A text, or several texts.
+            candidate_labels: Labels to choose from, as a list or as a string with commas.
+            long: What to do with texts that exceed the maximum length of the model.
+            batch_size: This has no effect, because bertkit chooses batches by the number of tokens.
+            options: The options hypothesis_template and multi_label; see `ZeroShotOptions`.
 
         Returns:
-            A dict with the keys sequence, labels, and scores, or a list of dicts for several texts.
-            The first label is the most probable one.
+            A dict with the keys sequence, labels, and scores. For several texts, a list of such
+            dicts. The most probable label comes first.
 
         Raises:
-            ConfigError: If there are no labels, or an option is not valid.
+            ConfigError: If there are no labels, or an option is invalid.
             DataError: If a text is too long and `long` is "error".
         """
         check_names("ZeroShot", options, ZeroShotOptions.__struct_fields__)
@@ -166,15 +169,15 @@ class ZeroShot(ModelPipeline):
     def prepare(
         self, texts: Sequence[str], *, long: Long = "truncate", **options: Any
     ) -> list[Work]:
-        """Encode each text, with each label if the model is an NLI classifier.
+        """Encode each text. If the model is an NLI classifier, pair each text with each label.
 
         Args:
             texts: The texts.
-            long: Policy for texts that exceed the maximum length of the model.
+            long: What to do with texts that exceed the maximum length of the model.
             options: Fields of `ZeroShotOptions`.
 
         Raises:
-            ConfigError: If there are no labels, or an option is not valid.
+            ConfigError: If there are no labels, or an option is invalid.
             DataError: If a text is too long and `long` is "error".
         """
         return self._works(texts, _checked(options), long)
@@ -184,7 +187,7 @@ class ZeroShot(ModelPipeline):
             if options.multi_label or len(options.candidate_labels) == 1:
                 raise ConfigError("multi_label or a single label requires an NLI model")
             texts_only = self.embed.prepare(texts, long=long)
-            # `run` also computes the embeddings of the hypotheses.
+            # `run` also computes the embeddings of the hypotheses, so add their cost.
             more = sum(map(len, options.hypotheses)) // CHARACTERS_PER_TOKEN // max(1, len(texts))
             return [Work(work.features, options, more) for work in texts_only]
         count = len(options.candidate_labels)
@@ -193,13 +196,13 @@ class ZeroShot(ModelPipeline):
         return [Work([f for work in group for f in work.features], options) for group in works]
 
     def run(self, works: Sequence[Work]) -> list[ZeroShotAnswer]:
-        """Return the labels of each text with their probabilities."""
+        """Return the labels for each text with their probabilities."""
         score = self._entailments if self.embed is None else self._similarities
         scores = score(works)
         return [_answer(work, values) for work, values in zip(works, scores, strict=True)]
 
     def _entailments(self, works: Sequence[Work]) -> Iterator[NDArray[np.float32]]:
-        """Compute the probabilities of the labels of each text from the logits of NLI."""
+        """Compute the probabilities of the labels for each text from NLI logits."""
         pairs = [Work([feature]) for work in works for feature in work.features]
         logits = self._compute(pairs, self.head)
         start = 0
@@ -212,7 +215,7 @@ class ZeroShot(ModelPipeline):
                 yield softmax(rows[None, :, self.entailment])[0]
 
     def _similarities(self, works: Sequence[Work]) -> Iterator[NDArray[np.float32]]:
-        """Compute the probabilities of the labels of each text from cosine similarities."""
+        """Compute the probabilities of the labels for each text from cosine similarities."""
         assert self.embed is not None
         texts = self.embed.run(works)
         hypotheses = dict.fromkeys(h for work in works for h in work.item.hypotheses)
@@ -223,10 +226,10 @@ class ZeroShot(ModelPipeline):
 
 
 def _checked(values: Mapping[str, Any]) -> ZeroShotOptions:
-    """Return the options, with labels as a list or separated by commas.
+    """Check options, whose labels can be a list or a string with commas, and return them.
 
     Raises:
-        ConfigError: If there are no labels, or an option is not valid.
+        ConfigError: If there are no labels, or an option is invalid.
     """
     labels = values.get("candidate_labels")
     if isinstance(labels, str):
@@ -234,12 +237,12 @@ def _checked(values: Mapping[str, Any]) -> ZeroShotOptions:
         values = {**values, "candidate_labels": [name for name in names if name]}
     options = decode(ZeroShotOptions, values)
     if not options.candidate_labels:
-        raise ConfigError("candidate_labels: none given; pass the labels to choose from")
+        raise ConfigError("candidate_labels: there are no labels; pass the labels to choose from")
     return options
 
 
 def _answer(work: Work, scores: NDArray[np.float32]) -> ZeroShotAnswer:
-    """Return the labels with their probabilities, the most probable first."""
+    """Return the labels and their probabilities, with the most probable label first."""
     order = np.argsort(-scores, kind="stable")
     labels = [work.item.candidate_labels[index] for index in order]
     return ZeroShotAnswer(labels, scores[order].tolist(), work.truncated)

@@ -1,4 +1,4 @@
-"""Named-entity recognition with labels that are chosen at prediction time, by GLiNER models."""
+"""Named-entity recognition with GLiNER models, whose labels are chosen at prediction time."""
 
 from __future__ import annotations
 
@@ -31,11 +31,12 @@ from bertkit.text.encoding import Encoding, encode_raw
 from bertkit.text.long_texts import Long
 
 WORD = re.compile(r"\w+(?:[-_]\w+)*|\S")
-"""A word of a text, as in the training of GLiNER models (`words_splitter_type` whitespace)."""
+"""Pattern of a word, with which texts are split as when GLiNER models are trained
+(`words_splitter_type` whitespace)."""
 
 
 MAX_TOKENS = 4_096
-"""Maximum number of tokens of labels and text, for models without learned positions."""
+"""Maximum number of tokens of labels and text together, for models without learned positions."""
 
 
 class EntityOptions(Settings, frozen=True):
@@ -44,21 +45,22 @@ class EntityOptions(Settings, frozen=True):
     labels: Annotated[
         tuple[Annotated[str, Meta(min_length=1, max_length=200)], ...], Meta(max_length=200)
     ] = ()
-    """Types of entities, such as "person" and "city". Required; at most 200."""
+    """Types of entities to find, such as "person" and "city". At least one is required, and at most
+    200 are allowed."""
     threshold: Annotated[float, Meta(ge=0.01, le=1.0)] = 0.5
-    """Probability that an entity must exceed. Units: 0.01 to 1."""
+    """Probability above which a span counts as an entity, from 0.01 to 1."""
     flat: bool = True
-    """Whether entities must not overlap. Otherwise an entity can contain another one."""
+    """Whether entities must not overlap at all. If false, an entity can contain another one."""
     multi_label: bool = False
     """Whether an entity can have several labels."""
 
     def __post_init__(self) -> None:
         if len(set(self.labels)) < len(self.labels):
-            raise ValueError("labels must differ from each other")
+            raise ValueError("labels must not contain a label twice")
 
 
 class Prompt(NamedTuple):
-    """Tokens before the words of a text, the positions of its labels, and the tokens after."""
+    """The tokens before the words of a text, which contain the labels, and the tokens after."""
 
     before: list[int]
     labels: NDArray[np.int64]
@@ -66,7 +68,7 @@ class Prompt(NamedTuple):
 
 
 class Item(NamedTuple):
-    """A text, the characters [start, end) of its words, and the options.
+    """A text, the start and end of each of its words, and the options.
 
     Shapes:
         words: (W, 2).
@@ -82,11 +84,12 @@ class Item(NamedTuple):
 class ZeroShotEntities(ModelPipeline):
     """Find entities of types that are chosen at prediction time, with a GLiNER model.
 
-    A text with more words than the model reads is split into windows that overlap by a quarter. A
-    span that is in two windows has the higher of its two probabilities.
+    If a text has more words than the model can read, it is split into windows that overlap by a
+    quarter. If a span is in two windows, the higher of its two probabilities is used.
 
-    A word without a token, such as a control character, can be inside an entity, but does not count
-    as a word. The package `gliner` counts it, and assigns wrong states to the words after it.
+    Some words have no token, for example control characters. They can be inside an entity, but do
+    not count as words. The package `gliner` counts them, and therefore assigns wrong states to the
+    words after them.
     """
 
     policies = ("window", "truncate", "error")
@@ -96,7 +99,7 @@ class ZeroShotEntities(ModelPipeline):
     def __init__(self, loaded: Loaded, engine: Engine | Inference = "fp32") -> None:
         super().__init__(loaded, engine)
         self.head = self._get_head(HEAD, "pass the directory of a GLiNER model")
-        # Only learned positions limit the number of tokens.
+        # Only learned position embeddings limit the number of tokens.
         is_limited = loaded.model.config.learned_positions > 0
         longest = self.tokenizer.max_length or MAX_TOKENS
         self.length = loaded.length if is_limited else min(longest, MAX_TOKENS)
@@ -111,7 +114,10 @@ class ZeroShotEntities(ModelPipeline):
         revision: str | None = None,
         **options: Any,
     ) -> Self:
-        """Load a model as this pipeline. For the arguments and errors, see `bertkit.pipeline`."""
+        """Load a model for this pipeline.
+
+        `bertkit.pipeline` describes the arguments and errors.
+        """
         loaded = model if isinstance(model, Loaded) else load_gliner(model, revision)
         return super().open(loaded, precision=precision, device=device, **options)
 
@@ -126,18 +132,18 @@ class ZeroShotEntities(ModelPipeline):
         multi_label: bool = EntityOptions().multi_label,
         long: Long = "window",
     ) -> list[TaggedEntity] | list[list[TaggedEntity]]:
-        """Return the entities of a text by their start, or a list for several texts.
+        """Return the entities in a text, sorted by position, or a list of these for several texts.
 
         Args:
             texts: A text, or several texts.
-            labels: Types of entities.
-            threshold: Probability that an entity must exceed.
-            flat: Whether entities must not overlap.
+            labels: Types of entities to find.
+            threshold: Probability above which a span counts as an entity.
+            flat: Whether entities must not overlap at all.
             multi_label: Whether an entity can have several labels.
-            long: Policy for texts that exceed the maximum length of the model.
+            long: What to do with texts that exceed the maximum length of the model.
 
         Raises:
-            ConfigError: If there are no labels, or an option is not valid.
+            ConfigError: If there are no labels, or an option is invalid.
             DataError: If a text is too long and `long` is "error".
         """
         options: dict[str, Any] = {"labels": labels, "threshold": threshold, "long": long}
@@ -150,23 +156,23 @@ class ZeroShotEntities(ModelPipeline):
         return answers[0] if isinstance(texts, str) else answers
 
     def prepare(self, texts: Sequence[str], *, long: Long = "window", **fields: Any) -> list[Work]:
-        """Encode each text with the labels.
+        """Encode each text together with the labels.
 
         Args:
             texts: The texts.
-            long: Policy for texts that exceed the maximum length of the model.
+            long: What to do with texts that exceed the maximum length of the model.
             fields: Fields of `EntityOptions`.
 
         Raises:
-            ConfigError: If there are no labels, or they are too long for the model, or an option is
-                not valid.
+            ConfigError: If there are no labels, if they are too long for the model, or if an option
+                is invalid.
             DataError: If a text is too long and `long` is "error".
         """
         check_choice("long", long, self.policies)
         options = decode(EntityOptions, fields)
         prompt = self._prompt(options.labels)
         if wrong := [kind.__name__ for kind in map(type, texts) if not issubclass(kind, str)]:
-            raise DataError(f"texts: expected strings, got {wrong[0]}; convert it")
+            raise DataError(f"texts: expected strings, got {wrong[0]}; pass strings")
         words = [[match.span() for match in WORD.finditer(text)] for text in texts]
         split = [[text[a:b] for a, b in row] for text, row in zip(texts, words, strict=True)]
         encodings = encode_raw(self.tokenizer.core, split, None, plain=True, named=True)
@@ -176,13 +182,13 @@ class ZeroShotEntities(ModelPipeline):
         ]
 
     def _prompt(self, labels: Sequence[str]) -> Prompt:
-        """Return the tokens of the labels, and the special tokens around a text.
+        """Return the tokens of the labels, and the special tokens before and after a text.
 
         Raises:
             ConfigError: If there are no labels, or they leave too few tokens for a text.
         """
         if not labels:
-            raise ConfigError("labels: none given; pass the labels to choose from")
+            raise ConfigError("labels: there are no labels; pass the labels to find")
         config = self.head.config
         words = [word for label in labels for word in (config.ent_token, label)]
         (raw,) = encode_raw(
@@ -194,13 +200,14 @@ class ZeroShotEntities(ModelPipeline):
         prompt = Prompt([*before, *raw.ids], positions, [*after])
         if self._room(prompt) < self.length // 4:
             raise ConfigError(
-                f"labels: {len(raw.ids)} tokens, but the maximum length of labels and text is "
-                f"{self.length}; pass fewer labels"
+                f"labels: the labels have {len(raw.ids)} tokens, but the maximum for labels and "
+                f"text together is {self.length}, and a quarter of it must remain for the text; "
+                "pass fewer labels"
             )
         return prompt
 
     def _room(self, prompt: Prompt) -> int:
-        """Return the maximum number of tokens of a window."""
+        """Return how many tokens of a text fit into a window."""
         return self.length - len(prompt.before) - len(prompt.after)
 
     def _work(
@@ -212,7 +219,10 @@ class ZeroShotEntities(ModelPipeline):
         options: EntityOptions,
         long: Long,
     ) -> Work:
-        """Return the windows of a text. Raises DataError like `prepare`."""
+        """Split a text into windows, and return the unit of work for it.
+
+        Raises DataError like `prepare`.
+        """
         ids, owners = np.array(raw.ids, np.int64), np.array(raw.word_ids, np.int64)
         first = np.flatnonzero(np.diff(owners, prepend=-1))
         bounds, room = np.append(first, len(ids)), self._room(prompt)
@@ -220,8 +230,9 @@ class ZeroShotEntities(ModelPipeline):
         is_long = len(windows) > 1 or len(ids) > room
         if is_long and long == "error":
             raise DataError(
-                f"{text[:40]!r}…: {len(first)} words, but the model reads {windows[0][1]}; shorten "
-                "it, truncate it (--long truncate), or split it (--long window)"
+                f"{text[:40]!r}…: the text has {len(first)} words, but the model reads only the "
+                f"first {windows[0][1]}; shorten the text, truncate it (--long truncate), or "
+                "split it (--long window)"
             )
         is_cut, features = is_long and long == "truncate", []
         for start, end in windows[:1] if is_cut else windows:
@@ -234,7 +245,7 @@ class ZeroShotEntities(ModelPipeline):
         return Work(features, Item(text, words[owners[first]], starts, options))
 
     def run(self, works: Sequence[Work]) -> list[list[TaggedEntity]]:
-        """Return the entities of each text, by their start."""
+        """Return the entities in each text, sorted by position."""
         found: list[dict[Span, float]] = [{} for _ in works]
         owners = [number for number, work in enumerate(works) for _ in work.features]
         windows = [start for work in works for start in work.item.windows[: len(work.features)]]
@@ -248,7 +259,7 @@ class ZeroShotEntities(ModelPipeline):
 
     @torch.inference_mode()
     def _probabilities(self, works: Sequence[Work]) -> Iterator[tuple[int, NDArray[np.float32]]]:
-        """Yield the index of a window, and its probabilities in the shape of `EntityHead`."""
+        """Yield the index of each window, and its probabilities in the shape of `EntityHead`."""
         features = [(f, len(work.item.options.labels)) for work in works for f in work.features]
         encodings = [feature.encoding for feature, _ in features]
         positions = [np.asarray(feature.token_indices) for feature, _ in features]
@@ -262,12 +273,13 @@ class ZeroShotEntities(ModelPipeline):
 
 
 def window_ranges(tokens: NDArray[np.int64], most: int, room: int) -> list[tuple[int, int]]:
-    """Return the words [start, end) of windows that overlap by a quarter.
+    """Split words into windows that overlap by a quarter, and return each window as [start, end).
 
     Args:
-        tokens: Number of tokens of each word.
-        most: Maximum number of words of a window.
-        room: Maximum number of tokens of a window. A longer word has a separate window.
+        tokens: Number of tokens in each word.
+        most: Maximum number of words in a window.
+        room: Maximum number of tokens in a window. A word that is longer than this is a separate
+            window.
     """
     total, windows, start, end = np.append(0, np.cumsum(tokens)), [], 0, 0
     while end < len(tokens):
@@ -279,7 +291,7 @@ def window_ranges(tokens: NDArray[np.int64], most: int, room: int) -> list[tuple
 
 
 def _entities(item: Item, spans: Mapping[Span, float]) -> list[TaggedEntity]:
-    """Return the entities of a text: the most probable spans, and others without a conflict."""
+    """Select entities, most probable span first, and skip spans that conflict with earlier ones."""
     options, kept = item.options, list[tuple[Span, float]]()
     at_word: dict[int, list[Span]] = defaultdict(list)
     for span, score in sorted(spans.items(), key=lambda pair: -pair[1]):

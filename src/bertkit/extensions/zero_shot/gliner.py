@@ -1,7 +1,7 @@
-"""Settings and layers of GLiNER, which scores spans of words for labels in its input.
+"""Settings and layers of GLiNER, which scores spans of words for labels that are in its input.
 
 Source: Zaratiana et al. 2024, "GLiNER: Generalist Model for Named Entity Recognition using
-Bidirectional Transformer". Settings and weights have the names of the package `gliner`.
+Bidirectional Transformer". Settings and weights have the same names as in the package `gliner`.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from bertkit.config import Count
 from bertkit.published_keys import KeyTable
 
 Span = tuple[int, int, int]
-"""First word, last word, and index of the label."""
+"""A span: its first word, its last word, and the index of its label."""
 
 TRAINING = "affects only training"
 
 LABELS = 16
-"""Number of labels that `TokenScorer` computes at a time."""
+"""Number of labels for which `TokenScorer` computes scores at a time."""
 
 KEYS = KeyTable(
     applied=(
@@ -59,47 +59,49 @@ KEYS = KeyTable(
         "words_splitter_type": ("whitespace",),
     },
 )
-"""Keys of `gliner_config.json`."""
+"""Which keys of `gliner_config.json` are supported."""
 
 
 class GlinerConfig(msgspec.Struct, frozen=True):
-    """Settings of `gliner_config.json` that change predictions."""
+    """The settings in `gliner_config.json` that affect predictions."""
 
     span_mode: str = "markerV0"
-    """markerV0 scores spans of words. token_level scores the start, the end, and the inside."""
+    """What is scored: spans of words (markerV0), or words as the start, end or inside of an entity
+    (token_level)."""
     hidden_size: Count = 512
-    """Size of the states after the encoder, D."""
+    """Size D of the states that follow the encoder."""
     max_width: Count = 12
-    """Maximum number of words of a span, if `span_mode` is markerV0."""
+    """Maximum number of words in a span, if `span_mode` is markerV0."""
     max_len: Count = 384
-    """Maximum number of words of a text."""
+    """Maximum number of words in a text."""
     num_rnn_layers: Annotated[int, Meta(ge=0, le=64)] = 1
-    """Number of layers of the BiLSTM over words."""
+    """Number of layers of the BiLSTM that processes the words."""
     ent_token: str = "<<ENT>>"
     """Token before each label."""
     sep_token: str = "<<SEP>>"
-    """Token between labels and words."""
+    """Token between the labels and the words."""
     embed_ent_token: bool = True
-    """Whether the state of a label is the state of its `ent_token`, or else of the next token."""
+    """Whether the state of a label is that of its `ent_token`. If false, it is the state of the
+    next token."""
     class_token_index: int = -1
-    """Id of `ent_token`; -1 if the tokenizer lacks the tokens of GLiNER."""
+    """Id of `ent_token`, or -1 if the tokenizer does not contain GLiNER's special tokens."""
     vocab_size: int = -1
-    """Number of tokens; -1 if the tokenizer lacks the tokens of GLiNER."""
+    """Size of the vocabulary, or -1 if the tokenizer does not contain GLiNER's special tokens."""
     encoder_config: dict[str, Any] | None = None
-    """Content of the encoder's config.json. Default: this file in the directory."""
+    """Content of the encoder's config.json. Default: read config.json in the model directory."""
 
     @property
     def adds_tokens(self) -> bool:
-        """Whether the tokenizer of the directory lacks the tokens of GLiNER."""
+        """Whether GLiNER's special tokens must be added to the tokenizer."""
         return -1 in (self.class_token_index, self.vocab_size)
 
 
 class EntityHead(nn.Module):
-    """Scores of spans of words for labels, from the states of both.
+    """A head that scores spans of words for labels, from the states of words and labels.
 
     Args:
-        config: Settings.
-        inputs: Size of the states of the encoder.
+        config: Settings of the model.
+        inputs: Size of the encoder's states.
     """
 
     def __init__(self, config: GlinerConfig, inputs: int) -> None:
@@ -115,12 +117,13 @@ class EntityHead(nn.Module):
     def forward(
         self, states: Tensor, labels: Sequence[int], words: Sequence[int]
     ) -> Iterator[Tensor]:
-        """Compute the scores of the sequences of a batch.
+        """Compute the scores for the sequences in a batch.
 
         Args:
-            states: States of the labels, then of the words, of one sequence after the other.
-            labels: Number of labels of each sequence, C.
-            words: Number of words of each sequence, W; at least 1.
+            states: For one sequence after the other, the states of its labels and then of its
+                words.
+            labels: Number of labels C in each sequence.
+            words: Number of words W in each sequence, which is at least 1.
 
         Yields:
             The logits of each sequence.
@@ -139,12 +142,13 @@ class EntityHead(nn.Module):
 
 
 class SpanScorer(nn.Module):
-    """Scores of spans for labels: the dot product of their vectors (`span_mode` markerV0).
+    """A layer that scores spans: the dot product of the vectors of span and label (markerV0).
 
-    The vector of a span is an MLP of its first and last word. The matrices of this MLP are applied
-    to words and labels instead of spans, which are more: with A and B for the columns of its first
-    matrix, and V and v for its second layer, the score is V^T label · relu(A start + B end + b) +
-    v · label.
+    The vector of a span is computed by an MLP from the states of its first and last word. Because
+    there are more spans than words and labels, the matrices of this MLP are applied to words and
+    labels instead. Let A and B be the two halves of the columns of its first matrix, b the bias of
+    its first layer, and V and v the matrix and bias of its second layer. The score is then V^T
+    label · relu(A start + B end + b) + v · label.
     """
 
     def __init__(self, config: GlinerConfig) -> None:
@@ -159,7 +163,7 @@ class SpanScorer(nn.Module):
     ) -> Iterator[Tensor]:
         """Yield the logits (W, K, C) of each sequence; see `EntityHead`.
 
-        Logits of spans that end after the last word are meaningless.
+        The logits of spans that would end after the last word are meaningless.
         """
         first, last = _linear_layers(self.out_project)
         left, right = first.weight.chunk(2, 1)
@@ -174,14 +178,17 @@ class SpanScorer(nn.Module):
             yield F.linear((start[:, None] + windows).relu_(), query, offset)
 
     def spans(self, scores: NDArray[np.float32], threshold: float) -> Iterator[tuple[Span, float]]:
-        """Yield the spans above a threshold, with their probabilities. Shapes: (W, K, C)."""
+        """Yield each span with a probability above the threshold, and this probability.
+
+        `scores` contains probabilities of the shape (W, K, C).
+        """
         for start, width, label in np.argwhere(scores > threshold).tolist():
             if start + width < len(scores):
                 yield (start, start + width, label), float(scores[start, width, label])
 
 
 class TokenScorer(nn.Module):
-    """Scores of words as the start, the end, and the inside of an entity (token_level)."""
+    """A layer that scores words as the start, end, and inside of an entity (token_level)."""
 
     def __init__(self, config: GlinerConfig) -> None:
         super().__init__()
@@ -205,17 +212,20 @@ class TokenScorer(nn.Module):
         )
         for start, factor, offset, label_factor in rows:
             logits = []
-            # A few labels at a time, because the tensors have 4 D numbers per word and label.
+            # Process only a few labels at a time, because the tensors have 4 D numbers per word and
+            # label.
             for added, scale in zip(offset.split(LABELS), label_factor.split(LABELS), strict=True):
                 both = F.linear(factor[:, None] * scale, of_both)
                 logits.append(last((start[:, None] + added + both).relu_()))
             yield torch.cat(logits, 1)
 
     def spans(self, scores: NDArray[np.float32], threshold: float) -> Iterator[tuple[Span, float]]:
-        """Yield the spans above a threshold, with their probabilities. Shapes: (W, C, 3).
+        """Yield each span with a probability above the threshold, and this probability.
 
-        The probability of a span is the smallest of the probabilities of its start, its end, and
-        the inside of each of its words.
+        `scores` contains probabilities of the shape (W, C, 3).
+
+        The probability of a span is the minimum of three kinds of probabilities: that its first
+        word is a start, that its last word is an end, and that each of its words is inside.
         """
         starts, ends, inside = np.moveaxis(scores, 2, 0)
         for start, label in np.argwhere(starts > threshold).tolist():
@@ -229,8 +239,9 @@ class TokenScorer(nn.Module):
 
 
 def _mlp(inputs: int, size: int, outputs: int | None = None) -> nn.Sequential:
-    """Return an MLP whose linear layers have the numbers of GLiNER, which has a dropout, too."""
+    """Create an MLP whose linear layers have the same indices as in GLiNER."""
     first, last = nn.Linear(inputs, 4 * size), nn.Linear(4 * size, outputs or size)
+    # GLiNER has a dropout in the place of Identity.
     return nn.Sequential(first, nn.ReLU(), nn.Identity(), last)
 
 

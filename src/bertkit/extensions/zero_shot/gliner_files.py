@@ -1,4 +1,4 @@
-"""GLiNER directories: `gliner_config.json`, weights, tokenizer, and settings of the encoder."""
+"""Reading of GLiNER directories: `gliner_config.json`, weights, tokenizer, and encoder settings."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ PREFIXES = {
     "span_rep_layer.span_rep_layer.project_": f"heads.{HEAD}.scorer.project_",
     "scorer.": f"heads.{HEAD}.scorer.",
 }
-"""Prefixes of weights in the files -> prefixes of weights of the model."""
+"""Prefixes of weight names in the files, and the prefixes that replace them in the loaded model."""
 
 
 def load_gliner(model: str | Path, revision: str | None = None) -> Loaded:
-    """Load a GLiNER model with its head.
+    """Load a GLiNER model, including its head.
 
     Args:
         model: Directory or hub id of the model.
-        revision: Revision of a hub id.
+        revision: Revision to load, if `model` is a hub id.
 
     Raises:
-        CheckpointError: If it is not a GLiNER model, a file is missing or invalid, or a setting is
-            not supported.
+        CheckpointError: If the directory does not contain a GLiNER model, if a file is missing or
+            invalid, or if a setting is not supported.
     """
     folder = resolve(model, revision)
     if not (folder / CONFIG).exists():
@@ -75,7 +75,7 @@ def read_gliner_config(folder: Path) -> GlinerConfig:
 
 
 def stored_gliner(folder: Path) -> Stored:
-    """Return the parts of a GLiNER model.
+    """Read the parts of a GLiNER model.
 
     Args:
         folder: The directory.
@@ -88,8 +88,8 @@ def stored_gliner(folder: Path) -> Stored:
     if settings is None:
         if not (folder / ENCODER_CONFIG).exists():
             raise CheckpointError(
-                f"{path}: encoder_config is missing; save {ENCODER_CONFIG} and the tokenizer of "
-                "the encoder (model_name) in the same directory"
+                f"{path}: the setting encoder_config is missing; save {ENCODER_CONFIG} and the "
+                "tokenizer of the encoder (model_name) in the same directory"
             )
         settings = read_object(folder / ENCODER_CONFIG)
     settings = {"model_type": "deberta-v2", **settings}
@@ -107,7 +107,7 @@ def stored_gliner(folder: Path) -> Stored:
 
 
 def _read_weights(folder: Path) -> dict[str, Tensor]:
-    """Return the weights of a GLiNER model with the names that `load` expects."""
+    """Read the weights of a GLiNER model, and give them the names that `load` expects."""
     weights = {}
     for name, tensor in read_tensors(folder).items():
         prefix = next(filter(name.startswith, PREFIXES), "")
@@ -116,17 +116,18 @@ def _read_weights(folder: Path) -> dict[str, Tensor]:
 
 
 def _published_name(name: str) -> str:
-    """Return the name of a weight of the head in the files."""
+    """Return the name that a weight of the head has in the files."""
     prefixes = {ours: theirs for theirs, ours in PREFIXES.items() if ours}
     prefix = max(filter(name.startswith, prefixes), key=len)
     return prefixes[prefix] + name.removeprefix(prefix)
 
 
 def _read_tokenizer(folder: Path, config: GlinerConfig) -> Tokenizer:
-    """Return the tokenizer with the tokens of GLiNER, which are added if they are missing.
+    """Read the tokenizer, and add GLiNER's special tokens if they are missing.
 
     Raises:
-        CheckpointError: If the token of labels does not have the id of the settings.
+        CheckpointError: If the id of `ent_token` in the tokenizer differs from that in the
+            settings.
     """
     tokenizer = Tokenizer.load(folder)
     if config.adds_tokens:
@@ -136,8 +137,8 @@ def _read_tokenizer(folder: Path, config: GlinerConfig) -> Tokenizer:
     found = tokenizer.core.token_to_id(config.ent_token)
     if found != config.class_token_index:
         raise CheckpointError(
-            f"{folder / CONFIG}: class_token_index = {config.class_token_index}, but "
-            f"{config.ent_token!r} has the id {found} in the tokenizer; use the tokenizer of the "
-            "model"
+            f"{folder / CONFIG}: class_token_index is {config.class_token_index}, but "
+            f"{config.ent_token!r} has the id {found} in the tokenizer; use the tokenizer that "
+            "belongs to the model"
         )
     return tokenizer

@@ -1,4 +1,4 @@
-"""Model format of GLiNER directories."""
+"""The model format of GLiNER directories."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bertkit.pipelines.supported import SupportedPipelines
 
 
 class GlinerFormat(ModelFormat):
-    """The format of a directory with `gliner_config.json`."""
+    """The format of a directory that contains `gliner_config.json`."""
 
     noun = "a GLiNER model"
     remedy = (
