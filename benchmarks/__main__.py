@@ -21,6 +21,7 @@ NAMES = (
     "search",
     "prepare",
     "generate",
+    "zero_shot",
     "startup",
     "gpu",
 )
