@@ -1,4 +1,4 @@
-"""Samples of a pretraining run: the batches of each step, and the held-out batches."""
+"""Samples of a pretraining run: the batches of each training step, and the held-out batches."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bertkit.training.distributed import Ranks
 
 
 class RunSamples:
-    """Batches of each step, which depend only on the step's number, and held-out batches.
+    """Batches of a run. The batches of a step depend only on the number of the step.
 
     Args:
         text: Prepared text.
@@ -63,7 +63,10 @@ class RunSamples:
         return batches_of_step(config.train, self.parts, step, batches)
 
     def evaluation(self) -> list[Batch]:
-        """Return the held-out batches, with the default masking, so that losses are comparable."""
+        """Return the held-out batches.
+
+        They always have the default masking, so that losses of different runs are comparable.
+        """
         config = self.config
         text = self._text.first_volume if isinstance(self._text, Corpus) else self._text
         _, held_out = config.split(text)
