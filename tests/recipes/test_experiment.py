@@ -111,7 +111,7 @@ def test_resume_skips_finished_runs(base: Path, tmp_path: Path) -> None:
     assert (out / "learning_rate=1e-08/seed-0/scores.json").exists()
     with pytest.raises(ConfigError, match="already exists"):
         bertkit.experiment(more, out=out)
-    with pytest.raises(TrainingError, match="every run failed: train: the examples changed"):
+    with pytest.raises(TrainingError, match="every run failed: train: the examples have changed"):
         bertkit.experiment(
             plan(base, settings={"train": rows(62)}, grid=more["grid"]), out=out, resume=True
         )

@@ -93,7 +93,7 @@ def augment(
         raise ConfigError(f"--out must be a .jsonl file, got {out}")
     if copies < 1 or candidates < 1 or not 0.0 < probability <= 1.0:
         raise ConfigError(
-            "copies and candidates must be at least 1, and probability in (0, 1], got copies = "
+            "copies and candidates must be at least 1, and probability in (0, 1]; got copies = "
             f"{copies}, candidates = {candidates}, probability = {probability}"
         )
     guesser = Guesser(model, candidates, device)

@@ -44,7 +44,7 @@ def check_rows(
 
 
 def _log_numeric_labels(task: Task[Any, Any]) -> None:
-    """Log whether numeric labels are quantities or classes, and how to change that."""
+    """Log whether numeric labels are used as quantities or as classes, and how to change this."""
     whole = all(map(WHOLE.fullmatch, task.labels))
     if task.options.regression:
         say(
@@ -120,7 +120,7 @@ def show_calibration(calibration: Mapping[str, float], name: str, remark: str = 
     """
     if calibration:
         say(
-            f"{name}: expected calibration error {calibration['error_before']:.3f} before, "
+            f"{name}: expected calibration error {calibration['error_before']:.3f} without, "
             f"{calibration['error']:.3f} with temperature {calibration['temperature']:.2f}{remark}"
         )
 

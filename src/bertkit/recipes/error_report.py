@@ -38,8 +38,8 @@ class Mistake(NamedTuple):
 class MistakeRow(NamedTuple):
     """A wrong prediction, as the page shows it.
 
-    `pairs` contains the number of the expected label and of the predicted label of each pair, such
-    as "0-2 1-". If the number is missing, as after "1-", no label was expected or predicted.
+    `pairs` contains the indices of the expected and the predicted label of each pair, such as
+    "0-2 1-". A missing index means that no label was expected or predicted.
     """
 
     where: str
@@ -170,7 +170,7 @@ def _matrix(
 
 
 def _confused(report: LabelReport, numbers: dict[str, str]) -> list[tuple[str, str, PairCell]]:
-    """Return the most frequently confused pairs of labels, if the matrix is too large."""
+    """Return the most frequently confused pairs of labels, if the matrix is too large to show."""
     if report.confusion is None or len(report.confusion.labels) <= MAX_MATRIX_LABELS:
         return []
     return [

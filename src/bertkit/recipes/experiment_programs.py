@@ -111,7 +111,7 @@ class FinetuningProgram:
     metric: str | None
 
     def run(self, seed: int, out: Path) -> tuple[str, Scores]:
-        """Start or resume the run with this seed, and return its metric and best scores."""
+        """Start or resume the run with this seed; return the metric's name, and the best scores."""
         train, dev = self.data["train"], self.data["dev"]
         with quietly():
             scores = self.function(
@@ -180,7 +180,7 @@ class PretrainingProgram:
     metric: None = None
 
     def run(self, seed: int, out: Path) -> tuple[str, Scores]:
-        """Start or resume the run with this seed, and return its metric and its scores."""
+        """Start or resume the run with this seed; return the name of the metric, and the scores."""
         settings = override(self.settings, [("train.seed", str(seed))])
         with quietly():
             scores = pretrain(settings, corpus=self.corpus, out=out, resume="auto")
@@ -301,7 +301,7 @@ def _read_test_set(config: PretrainConfig, file: Any) -> tuple[Mapping[str, str]
 def _split(
     settings: Mapping[str, Any], names: Sequence[str]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the settings with these names, and all others except `FILES`."""
+    """Split settings into the settings with these names and all others, without `FILES`."""
     arguments = {name: value for name, value in settings.items() if name in names}
     rest = {n: value for n, value in settings.items() if n not in names and n not in FILES}
     return arguments, rest
@@ -322,7 +322,7 @@ def _checked(
     training: Finetune,
     seeds: int,
 ) -> FinetuningProgram:
-    """Check the examples, and return the program."""
+    """Check the examples, and return the program that trains on them."""
     fitted = task.from_examples(data["train"].examples, options)
     check_metric(fitted, training.metric)
     for part in data.values():

@@ -224,7 +224,7 @@ def finetune(
     if teacher is not None and settings.lm_weight:
         raise ConfigError("lm_weight cannot be combined with a teacher; remove lm_weight")
     if settings.features is not None and (teacher is not None or isinstance(model, Loaded)):
-        raise ConfigError("features requires a model directory or hub id, and no teacher")
+        raise ConfigError("features requires a model directory or hub id, without a teacher")
     check_tracker(settings.track, "track")
     with connect() as ranks:
         run = Run(out, resume=resume, ranks=ranks)

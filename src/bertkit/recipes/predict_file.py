@@ -90,7 +90,7 @@ def predict_examples(
     long: Long | None = None,
     watched: bool = True,
 ) -> Iterator[Any]:
-    """Yield the prediction of each example.
+    """Yield a prediction for each example.
 
     Args:
         answer: The model.

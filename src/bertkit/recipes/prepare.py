@@ -158,7 +158,7 @@ def prepare(
                 finished = sum(_is_finished(work, number) for number in range(len(units)))
                 say(
                     f"{out}: part {part} is finished ({finished} of {len(units)} units in total); "
-                    "after all parts, run the same command without --part"
+                    "when all parts are finished, run the same command without --part"
                 )
                 return None
             storage.write_text(work / "complete", "")

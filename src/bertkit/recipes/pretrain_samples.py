@@ -38,7 +38,7 @@ class RunSamples:
             self.until = round(sampling.first_share * config.train.steps)
 
     def _build(self, length: int) -> Shuffled[Any]:
-        """Return the samples to train on, of up to `length` tokens."""
+        """Return the training samples, which have up to `length` tokens."""
         config, seed = self.config, self.config.train.seed
         sampler = config.sampler(self._tokenizer, config.masking)
 
@@ -51,7 +51,7 @@ class RunSamples:
         return in_volumes(self._text, sample, size=lambda v: -(-v.tokens // length), seed=seed)
 
     def batches(self, step: int) -> list[Batch]:
-        """Return the batches of a step that belong to this process."""
+        """Return the batches that this process computes in a step."""
         config = self.config
         samples = self.first if step < self.until else self.main
         changes = config.masking.first_mlm_probability is not None

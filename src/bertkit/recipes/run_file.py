@@ -159,7 +159,7 @@ class Train(Settings, frozen=True):
             raise ValueError(f"parts must be at most the batch size of {fewest}, got {self.parts}")
 
     def samples(self, step: int) -> tuple[int, int]:
-        """Return the index of a step's first sample, and its batch size. Steps count from 0."""
+        """Return the index of the first sample of a step (from 0), and its number of samples."""
         if self.first_batch_size is None:
             return step * self.batch_size, self.batch_size
         growth = self.batch_size - self.first_batch_size

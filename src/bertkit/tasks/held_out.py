@@ -120,7 +120,7 @@ def hold_out(
         is_split = group == largest and size > len(rows) / 2
         groups.setdefault((group, kind.reader.key(row)) if is_split else group, []).append(index)
     if len(groups) > len(counts):
-        say(f"{name}: {size:,} of {len(rows):,} rows have the same text; it is in both splits")
+        say(f"{name}: {size:,} of {len(rows):,} rows have the same text; both splits contain it")
     members = list(groups.values())
     shuffled = Permutation(len(members), seed, 0)(np.arange(len(members))).tolist()
     ordered = sorted(shuffled, key=lambda group: _stratum(rows[members[group][0]]))

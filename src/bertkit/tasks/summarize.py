@@ -160,7 +160,7 @@ class Summarize(Task[SummaryExample, SummaryAnswer], ChanceLevel):
     def restore(cls, labels: Sequence[str], settings: Mapping[str, Any]) -> Self:
         if tuple(labels) != ("summary",):
             raise CheckpointError(
-                f"config.json: not a model for summaries, its labels are "
+                f"config.json: expected a model for summaries, but its labels are "
                 f"{', '.join(labels) or 'none'}; run `bertkit finetune summarize`"
             )
         return super().restore(labels, settings)

@@ -279,7 +279,7 @@ class Task(ABC, Generic[E, A]):
         return cls(labels, options)
 
     def settings(self) -> dict[str, Any]:
-        """Return the keys of `config.json` from which `restore` builds the task."""
+        """Return the entries of `config.json` from which `restore` creates the task."""
         record = {"name": full_name(type(self)), "options": plain(self.options)}
         return {"bertkit": {"task": record}}
 

@@ -21,8 +21,8 @@ Step = list[Batch]
 """Batches of a step."""
 
 MAX_LOADER_PROCESSES = 4
-"""Maximum default number of worker processes per GPU. A sample takes about 0.2 ms, and a GPU
-processes about 10,000 samples per second."""
+"""Upper limit of the default number of worker processes per GPU. Preparing a sample takes about
+0.2 ms, and a GPU processes about 10,000 samples per second."""
 
 
 def processes_for(device: str) -> int:

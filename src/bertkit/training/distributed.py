@@ -45,7 +45,7 @@ class Ranks:
 
     @property
     def first(self) -> bool:
-        """Whether this process writes the run directory and prints messages."""
+        """Whether this process writes to the run directory and prints messages."""
         return self.rank == 0
 
     def share(self, parts: int) -> range:
@@ -259,7 +259,7 @@ def _connection_errors() -> Iterator[None]:
 
 
 def _copy_from(flat: Tensor, tensors: Sequence[Tensor]) -> None:
-    """Copy the values in `flat`, which are concatenated, to the tensors."""
+    """Copy consecutive parts of `flat` to the tensors."""
     parts = flat.split([tensor.numel() for tensor in tensors])
     torch._foreach_copy_([tensor.view(-1) for tensor in tensors], parts)
 

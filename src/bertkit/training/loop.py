@@ -36,7 +36,7 @@ class Step:
     parts: Mapping[str, float]
     """Loss of each head. `loss` is the sum of these losses."""
     accuracy: Mapping[str, float]
-    """Accuracy of each head that has one."""
+    """Accuracy of each head for which it is computed."""
     gradient_norm: float
     """Gradient norm before clipping."""
     learning_rate: float

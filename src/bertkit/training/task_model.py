@@ -66,7 +66,7 @@ def load_for_finetuning(
         loaded = load(model, heads=makers, labels=task.labels, features=features)
     network = loaded.model
     if isinstance(network.encoder, FeatureEncoder) and task.head not in loaded.family.heads:
-        raise ConfigError(f"{task.name} is not supported by frozen features; use classify or tag")
+        raise ConfigError(f"{task.name} is not supported with frozen features; use classify or tag")
     if not (network.causal and task.head in SEQUENCE_HEADS):
         if lm_weight:
             raise ConfigError(
@@ -100,7 +100,7 @@ def _randomized(loaded: Loaded) -> Loaded:
         ConfigError: If a BiLSTM is trained on features of the frozen model.
     """
     if isinstance(loaded.model.encoder, FeatureEncoder):
-        raise ConfigError("random_weights is not supported by frozen features")
+        raise ConfigError("random_weights is not supported with frozen features")
     config, decoder = loaded.model.config, loaded.model.decoder
     with torch.random.fork_rng(devices=[]):
         model = models.build(config, decoder=None if decoder is None else decoder.config)
