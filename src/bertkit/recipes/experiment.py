@@ -44,7 +44,7 @@ FORBIDDEN = re.compile(r"[^\w.+ -]")
 """Matches a character that must not occur in the name of a directory."""
 
 UNSUITABLE = re.compile(rf"{FORBIDDEN.pattern}|^[. ]|[. ]$")
-"""Matches names that cannot be directories."""
+"""Matches names that the directory of a variant cannot have."""
 
 
 class Experiment(Settings, frozen=True):

@@ -86,10 +86,10 @@ class Finetune(Settings, frozen=True):
     """Whether to start from random weights instead of the model's weights, as a baseline."""
     lora: LoRA = LoRA()
     features: str | None = None
-    """Hidden states of the model to train a new BiLSTM on. The model itself is frozen. For one
-    layer, use embeddings, 3, or -1 (the last layer). For several layers, use sum:, mix: (weighted
-    sum with trained weights) or concat:, followed by -4 (the last four layers), all, or 0 (all
-    layers and the embeddings), such as concat:-4."""
+    """Hidden states of the model on which a new BiLSTM is trained. The model itself is frozen. For
+    one layer, use embeddings, 3, or -1 (the last layer). For several layers, use sum:, mix:
+    (weighted sum with trained weights) or concat:, followed by -4 (the last four layers), all, or 0
+    (all layers and the embeddings), such as concat:-4."""
     max_grad_norm: Positive = 1.0
     """Maximum norm of the gradient (gradient clipping)."""
     metric: str | None = None

@@ -219,7 +219,7 @@ def _learner(
         objective = replaced_tokens(config.generator.weight)
     if train.zero_init:
         if start_from is not None:
-            raise ConfigError("train.zero_init requires new weights; remove train.zero_init")
+            raise ConfigError("train.zero_init requires newly initialized weights; remove it")
         zero_init_residuals(model)
     if teacher is not None:
         objective = _distillation(teacher.model, model, config, device, dtype)

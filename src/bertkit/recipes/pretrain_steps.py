@@ -205,7 +205,8 @@ def _add_to_average(state: State, step: int, *, last: bool) -> None:
 def _check_finite(masters: Masters, step: int) -> None:
     """Check that the weights are finite before they are saved.
 
-    The loss of the next step would also show that they are not, but there may be no next step.
+    A weight that is not finite would also make the next loss not finite, but the step may be the
+    last one.
 
     Raises:
         TrainingError: If a weight is NaN or infinite.

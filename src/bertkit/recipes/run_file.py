@@ -57,8 +57,8 @@ class Train(Settings, frozen=True):
     warmup_steps: Annotated[int, Meta(ge=0)] = 0
     """Number of warmup steps, in which the learning rate increases linearly from 0."""
     decay_steps: Annotated[int, Meta(ge=0)] = 0
-    """Number of steps of the decay at the end of the schedule `wsd`. 0 means two fifths of all
-    steps."""
+    """Number of steps, at the end of the run, in which the schedule `wsd` decays the learning rate.
+    0 means two fifths of all steps."""
     weight_decay: Annotated[float, Meta(ge=0.0)] = 0.01
     """Weight decay of matrices. Biases and normalization weights are not decayed."""
     adamw_weight_decay: Annotated[float, Meta(ge=0.0)] | None = None

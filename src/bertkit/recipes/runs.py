@@ -20,7 +20,7 @@ from bertkit.view.chart import Point, curves, write_svg
 from bertkit.view.runs import RunView, different_settings, find_runs, read_run, thin
 
 SEED_DIRECTORY = re.compile(r"seed-\d+")
-"""Matches the name of the directory of a run, if several runs differ only by seed: seed-0, ..."""
+"""Matches the name of a run directory such as seed-0. It is used if runs differ only by seed."""
 
 SEED_SETTING = "seed"
 """Last part of the name of the setting in which runs with different seeds differ."""

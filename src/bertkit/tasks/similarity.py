@@ -435,9 +435,11 @@ class Similarity(Task[SimilarityExample, SimilarityAnswer], ChanceLevel, UsesPoo
     def score(
         self, answers: Sequence[SimilarityAnswer], examples: Sequence[SimilarityExample]
     ) -> dict[str, float]:
-        """Compute correlations (Pearson, Spearman) with labels, and recall and MRR of ranked pairs.
+        """Compute the scores of the cosine similarities.
 
-        Rows with equal texts count only once in recall and MRR.
+        If all examples have labels, the scores are the Pearson and Spearman correlations with the
+        labels. If the pairs are ranked, recall and MRR are also computed. Rows with equal texts
+        count only once in recall and MRR.
         """
         labels = [example.label for example in examples if example.label is not None]
         labeled = len(labels) == len(examples)

@@ -178,7 +178,7 @@ def _states(trace: Trace, loaded: Loaded) -> Tensor:
 
 
 def _adds_to_scores(encoder: Transformer) -> bool:
-    """Return whether other terms are added to the products of queries and keys."""
+    """Return whether attention scores have other terms than the products of queries and keys."""
     return encoder.relative is not None or encoder.distances is not None
 
 
