@@ -13,9 +13,9 @@ def test_confusion_cell_lists_only_its_errors(tab: Any, tmp_path: Path) -> None:
     tab.goto((tmp_path / "errors.html").as_uri())
     rows = tab.locator("#errors tbody tr:visible")
     assert rows.count() == 3
-    tab.get_by_role("button", name="2: a answered as b").click()
+    tab.get_by_role("button", name="2: a predicted as b").click()
     assert rows.locator("td:nth-child(4)").all_inner_texts() == ["b (1.00)", "b (1.00)"]
-    assert tab.locator("#shown").inner_text().startswith("2 listed of 2: a answered as b")
+    assert tab.locator("#shown").inner_text().startswith("2 listed of 2: a predicted as b")
     tab.get_by_role("button", name="1: a wrongly given").click()
     assert rows.locator("th").all_inner_texts() == ["dev.tsv:3"]
     assert tab.locator('[aria-pressed="true"]').count() == 1

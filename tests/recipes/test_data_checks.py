@@ -66,11 +66,11 @@ def test_training_examples_in_dev_or_test_are_reported(capsys: pytest.CaptureFix
     check_rows(Classify(LABELS, ClassifyOptions()), {"train": train, "dev": dev, "test": test})
     assert warnings_in(capsys) == [
         "warning: dev: 2 of 3 examples are also in train (first: dev.tsv:2), so its scores are too "
-        "high; remove them from one of the two",
+        "high; remove them from dev or train",
         "warning: test: 1 of 3 examples are also in train (first: test.tsv:2), so its scores are "
-        "too high; remove them from one of the two",
+        "too high; remove them from test or train",
         "warning: test: 1 of 3 examples are also in dev (first: test.tsv:1), so its scores are too "
-        "high; remove them from one of the two",
+        "high; remove them from test or dev",
     ]
     check_rows(
         Classify(LABELS, ClassifyOptions()), {"train": train, "dev": examples(("y", "doing"))}

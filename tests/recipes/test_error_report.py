@@ -77,8 +77,8 @@ def test_matrix_cells_describe_the_rows_they_list(tmp_path: Path) -> None:
         "*-0": "1: a wrongly given",
         "*-1": "2: b wrongly given",
         "2-*": "1: c missed",
-        "0-1": "2: a answered as b",
-        "2-0": "1: c answered as a",
+        "0-1": "2: a predicted as b",
+        "2-0": "1: c predicted as a",
     }
     assert re.findall(r'<tr data-pairs="([^"]+)"', page) == ["2-0", "0-1", "0-1"]
 

@@ -111,7 +111,7 @@ def test_resume_skips_finished_runs(base: Path, tmp_path: Path) -> None:
     assert (out / "learning_rate=1e-08/seed-0/scores.json").exists()
     with pytest.raises(ConfigError, match="already exists"):
         bertkit.experiment(more, out=out)
-    with pytest.raises(TrainingError, match="every run failed: train: the examples changed"):
+    with pytest.raises(TrainingError, match="every run failed: train: the examples have changed"):
         bertkit.experiment(
             plan(base, settings={"train": rows(62)}, grid=more["grid"]), out=out, resume=True
         )
@@ -124,7 +124,7 @@ def test_resume_keeps_weights_if_another_run_is_selected(
     bertkit.experiment(plan(base, grid=grid), out=out)
     (kept,) = out.rglob("model.safetensors")
     monkeypatch.setattr(Cell, "rank", lambda cell: -cell.scores[0][cell.metric])
-    with pytest.raises(CheckpointError, match="weights of this run were deleted"):
+    with pytest.raises(CheckpointError, match="its weights were deleted when another run"):
         bertkit.experiment(plan(base, grid=grid), out=out, resume=True)
     assert kept.exists()
 
@@ -189,16 +189,16 @@ def test_variants_can_be_run_one_after_another(base: Path, tmp_path: Path) -> No
         ({"grid": {"epochs": [0, 1]}}, "epochs: expected `int` >= 1"),
         ({"grid": {"epochs": []}}, "grid.*length >= 1"),
         ({"grid": {"device": ["a/b", "a:b"]}}, "two combinations have the name device=a-b"),
-        ({"grid": {"seed": [1, 2]}}, "grid.seed: a seed cannot be selected; set `seeds`"),
+        ({"grid": {"seed": [1, 2]}}, "grid.seed: the grid cannot contain seeds; set `seeds`"),
         ({"grid": {"regression": [True, False]}}, "scored by accuracy and pearson"),
         ({"recipe": "prepare"}, "recipe: invalid enum value 'prepare'"),
         ({"variants": {}}, "variants: expected `object` of length >= 1"),
-        ({"variants": {"../up": {}}}, r"variants: '\.\./up' cannot be the name of a directory"),
+        ({"variants": {"../up": {}}}, r"variants: '\.\./up' cannot be a directory name"),
         ({"seeds": 0}, "seeds: expected `int` >= 1"),
         ({"tries": 1}, "tries: no such setting"),
         ({"settings": {"metric": "nope"}}, "metric: classify does not have the score 'nope'"),
-        ({"variants": {"": {}, "b": {}}}, "variants: '' cannot be the name of a directory"),
-        ({"variants": {"seed-0": {}}}, "variants: 'seed-0' cannot be the name of a directory"),
+        ({"variants": {"": {}, "b": {}}}, "variants: '' cannot be a directory name"),
+        ({"variants": {"seed-0": {}}}, "variants: 'seed-0' cannot be a directory name"),
     ],
 )
 def test_invalid_plan_is_rejected_before_work(

@@ -70,7 +70,9 @@ def test_predict_rejects_a_file_name_as_text(folder: Path, tmp_path: Path) -> No
     # The file does not exist, so the string is a text.
     assert len(bertkit.predict(folder, str(path))) == 1
     path.write_text("text\na b\nc\n", encoding="utf-8")
-    with pytest.raises(DataError, match=r"rows\.csv: a file, not a text; pass a pathlib\.Path"):
+    with pytest.raises(
+        DataError, match=r"rows\.csv: expected a text, got the name of a file; pass a pathlib\.Path"
+    ):
         bertkit.predict(folder, str(path))
     assert len(bertkit.predict(folder, path)) == 2
 

@@ -465,7 +465,7 @@ def test_prepare_rejects_a_second_process(
     (out / ".work").mkdir(parents=True)
     with (out / ".work" / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        with pytest.raises(DataError, match="another process works there"):
+        with pytest.raises(DataError, match="in use by another process"):
             prepare([texts], tokenizer=tokenizer, out=out, processes=1)
     prepare([texts], tokenizer=tokenizer, out=out, processes=1)
 

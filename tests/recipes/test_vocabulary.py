@@ -40,7 +40,7 @@ def test_vocabulary_below_the_given_size_is_reported(
 ) -> None:
     (tmp_path / "a.txt").write_text("one two three one two", encoding="utf-8")
     train_vocabulary([tmp_path / "a.txt"], kind="wordpiece", size=500, out=tmp_path / "vocab")
-    assert "tokens (--size 500): the text has no more" in capsys.readouterr().err
+    assert "tokens, not --size 500: the text is too short" in capsys.readouterr().err
 
 
 def test_train_vocabulary_applies_settings(texts: Path, tmp_path: Path) -> None:

@@ -177,7 +177,7 @@ def test_truncation_shortens_choice_longer_than_model(tokenizer: Tokenizer) -> N
         "[SEP]",
     ]
     assert not features[1].encoding.truncated
-    with pytest.raises(DataError, match="3 is too short"):
+    with pytest.raises(DataError, match="3 tokens are too few"):
         TASK.features([huge], tokenizer, 3, long="truncate", labeled=False)
 
 

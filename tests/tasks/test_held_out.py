@@ -99,7 +99,7 @@ def test_questions_and_turns_of_one_source_stay_together(
     ]  # an instruction instead of a text
     train, dev = hold_out(Choose, instructed, 0.2, name="dev", options=Choose.Options(), seed=0)
     assert (len(train), len(dev)) == (32, 8)
-    assert "dev: 40 of 40 rows have the same text; it is in both" in capsys.readouterr().err
+    assert "dev: 40 of 40 rows have the same text; both splits" in capsys.readouterr().err
     few = [Question(f"q{i}", f"{i // 25}", (("0", 0),), where=f"f:{i}") for i in range(200)]
     train, dev = split(few, 0.1)
     assert not {q.context for q in train} & {q.context for q in dev}

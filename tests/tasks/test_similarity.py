@@ -432,7 +432,7 @@ def test_named_pair_column_is_not_text_column(tmp_path: Path) -> None:
         ("anchor\tpositive\nx\t \n", r"t\.tsv:2: a text is empty"),
         ("anchor\tpositive\tscore\nx\ty\thigh\n", r"t\.tsv:2: label 'high' is not a number"),
         ("anchor\tpositive\tscore\nx\ty\tnan\n", "is not a number"),
-        ("anchor\tnegative\nx\ty\n", "negatives without a pair"),
+        ("anchor\tnegative\nx\ty\n", "no second texts for the negatives"),
         ("one\ttwo\tthree\nx\ty\tz\n", "no column has a known name for the text and the pair"),
     ],
 )
@@ -455,9 +455,9 @@ def test_read_examples_reports_all_unusable_rows(
 @pytest.mark.parametrize(
     ("loss", "options", "message"),
     [
-        ("ranking", {"margin": 0.5}, "margin: requires the loss triplet, got ranking"),
-        ("ranking", {"highest": 5.0}, "highest: requires the loss cosine or cosent"),
-        ("triplet", {"scale": 10.0}, "scale: requires the loss ranking or cosent or margin_mse"),
+        ("ranking", {"margin": 0.5}, "margin: requires loss triplet, got ranking"),
+        ("ranking", {"highest": 5.0}, "highest: requires loss cosine or cosent"),
+        ("triplet", {"scale": 10.0}, "scale: requires loss ranking or cosent or margin_mse"),
     ],
 )
 def test_options_of_other_losses_are_rejected(

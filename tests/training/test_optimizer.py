@@ -338,7 +338,7 @@ def test_embeddings_can_have_a_separate_learning_rate() -> None:
 
 
 def test_optimizers_reject_models_without_required_weights() -> None:
-    with pytest.raises(ConfigError, match=r"embedding_learning_rate requires a token"):
+    with pytest.raises(ConfigError, match=r"embedding_learning_rate requires an embedding"):
         adamw(
             {"b": torch.ones(2)}, learning_rate=0.1, weight_decay=0.5, embedding_learning_rate=1.0
         )

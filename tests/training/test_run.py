@@ -197,7 +197,7 @@ def test_run_rejects_a_second_process(tmp_path: Path) -> None:
     run = started_run(tmp_path)
     other = Run(tmp_path, resume=True)
     other.check(RECORD)
-    with pytest.raises(ConfigError, match="another process trains there"):
+    with pytest.raises(ConfigError, match="another process is training in"):
         other.begin(state(), 9)
     with run.learning("learning", start=0):
         pass

@@ -244,7 +244,7 @@ def test_lm_weight_requires_a_causal_model(
     rest: dict[str, Any] = {"train": LABELLED, "dev": LABELLED, "out": tmp_path / "out"}
     with pytest.raises(ConfigError, match="lm_weight requires a causal model") as error:
         finetune("classify", tiny, settings=settings, **rest)
-    assert "(bert) and the task classify; remove lm_weight" in str(error.value)
+    assert "(bert) and classify; remove lm_weight" in str(error.value)
     assert not (tmp_path / "out").exists()
     loaded, weight = load_for_finetuning(tiny, task(), None)
     assert weight == 0.0
@@ -297,6 +297,6 @@ def test_random_weights_reject_frozen_word_features(tmp_path: Path) -> None:
     data: dict[str, Any] = {"train": rows, "dev": rows, "out": tmp_path / "out"}
     finetune("classify", tiny_elmo(tmp_path / "elmo"), **data, epochs=1)
     data["out"] = tmp_path / "again"
-    with pytest.raises(ConfigError, match="random_weights is not supported by frozen features"):
+    with pytest.raises(ConfigError, match="random_weights is not supported with frozen features"):
         finetune("classify", tmp_path / "out", **data, random_weights=True)
     assert not (tmp_path / "again").exists()

@@ -251,7 +251,7 @@ def test_write_page_rejects_invalid_paths(tmp_path: Path, explanation: Explanati
         write_page(tmp_path / "a.html", explanation)
     with pytest.raises(ConfigError, match=r"is a directory; pass a file such as .*page\.html"):
         check_page_path(empty)
-    with pytest.raises(ConfigError, match="not found; create it"):
+    with pytest.raises(ConfigError, match="does not exist; create it"):
         check_page_path(tmp_path / "none" / "a.html")
 
 

@@ -1,4 +1,4 @@
-"""Data augmentation: replace words of labeled texts by predictions of a model or similar words.
+"""Data augmentation that replaces words with predictions of a model or with similar words.
 
 Source: Jiao et al. 2020 (TinyBERT), section 3.2 and appendix, algorithm 1.
 """
@@ -26,22 +26,24 @@ from bertkit.tasks.task import Reading
 from bertkit.text.tokenizer import Tokenizer
 
 WORD = re.compile(r"[^\W\d_]+")
-"""Words that can be replaced: consecutive letters."""
+"""Matches words that can be replaced. A word consists of consecutive letters."""
 
 SPACE_MARKERS = "Ġ▁"
-"""Characters that represent a preceding space in tokens."""
+"""Characters with which a tokenizer marks that a space precedes a token."""
 
 LONGEST_WORD = 100
 """Maximum number of characters of a word; WordPiece does not split longer words."""
 
 CANDIDATE_FACTOR = 4
-"""Factor of the number of tokens to predict, as tokens that are not words are dropped."""
+"""Number of tokens to predict per candidate, because tokens that are not words are dropped."""
 
 Neighbors = Callable[[str, int], list[str]]
-"""Function that returns up to N words with the most similar vectors; none for an unknown word."""
+"""Function of a word and a number N. It returns up to N words whose vectors are most similar, or an
+empty list if the word has no vector."""
 
 Candidates = Mapping[tuple[int, int], Sequence[str]]
-"""Replacements of the words of a text, by the start and end of the word in characters."""
+"""Candidates that can replace each word of a text. A key is the start and end of the word in
+characters."""
 
 
 def augment(
@@ -58,28 +60,29 @@ def augment(
     device: str = "auto",
     reading: Reading | None = None,
 ) -> dict[str, int]:
-    """Augment labeled texts: replace words by probable words.
+    """Augment labeled texts with copies in which some words are replaced.
 
-    Each text or pair is written to `out`, followed by its copies with the same label. In a copy,
-    each word is replaced with this `probability`. A word that is a single token is masked, and
-    replaced by one of the most probable tokens. Other words are replaced by a word with a similar
-    vector, or stay if there are no vectors. Copies depend only on the seed, the row and the number
-    of the copy.
+    Each text or pair is written to `out`, followed by its copies, which have the same label. Each
+    word of a copy is replaced with the given `probability`. If the word is a single token, it is
+    masked, and one of the tokens that the model predicts replaces it. Any other word is replaced by
+    a word that has a similar vector, or stays unchanged if `vectors` is not set. A copy depends
+    only on the seed, the row, and the number of the copy.
 
     Args:
-        data: Labeled texts or pairs.
-        model: Model directory or hub id of a model with an MLM head.
-        out: Output path of a .jsonl file. Must not exist.
-        vectors: File of word vectors, for words that the tokenizer splits.
+        data: File of labeled texts or text pairs.
+        model: Directory or hub id of a model with an MLM head.
+        out: Path of the .jsonl file to write. Must not exist.
+        vectors: File of word vectors, used for words that the tokenizer splits.
         copies: Number of copies of each example, in addition to the original.
         probability: Probability that a word is replaced in a copy.
-        candidates: Number of most probable words from which the replacement is sampled.
-        seed: Random seed of the copies.
+        candidates: Number of best candidates for each word. The replacement is sampled from them.
+        seed: Random seed for selecting and replacing words.
         device: Device, such as cpu or cuda:0. auto selects a GPU if PyTorch finds one.
         reading: Columns and format of the examples.
 
     Returns:
-        The number of examples that were read and written, and of copies that differ.
+        `rows` (number of examples read), `written` (number of examples written), and `changed`
+        (number of copies that differ from their original).
 
     Raises:
         ConfigError: If `out` exists or is not a .jsonl file, or a value is out of range.
@@ -90,7 +93,7 @@ def augment(
         raise ConfigError(f"--out must be a .jsonl file, got {out}")
     if copies < 1 or candidates < 1 or not 0.0 < probability <= 1.0:
         raise ConfigError(
-            "copies and candidates must be at least 1, and probability in (0, 1], got copies = "
+            "copies and candidates must be at least 1, and probability in (0, 1]; got copies = "
             f"{copies}, candidates = {candidates}, probability = {probability}"
         )
     guesser = Guesser(model, candidates, device)
@@ -114,7 +117,7 @@ def augment(
 
 
 def replace_words(text: str, candidates: Candidates, rate: float, rng: np.random.Generator) -> str:
-    """Replace each word that has candidates with probability `rate`."""
+    """Replace, with probability `rate`, each word that has candidates by one of them."""
     parts, end = [], 0
     for start, stop in sorted(candidates):
         if rng.random() < rate:
@@ -125,7 +128,7 @@ def replace_words(text: str, candidates: Candidates, rate: float, rng: np.random
 
 
 def _candidates(text: str, guesser: Guesser, neighbors: Neighbors | None, count: int) -> Candidates:
-    """Return the replacements of each word of a text, from the model or the word vectors."""
+    """Return candidates for each word of a text, found by the model or by the word vectors."""
     spans = [(match.start(), match.end()) for match in WORD.finditer(text)]
     tokens = [span for span in spans if guesser.is_token(text[slice(*span)])]
     candidates = dict(zip(tokens, guesser(text, tokens), strict=True))
@@ -137,7 +140,7 @@ def _candidates(text: str, guesser: Guesser, neighbors: Neighbors | None, count:
 
 
 class Guesser:
-    """Prediction of the most probable words at positions of a text, with an MLM head.
+    """Model with an MLM head that predicts which words can replace a word of a text.
 
     Args:
         model: Model directory or hub id.
@@ -160,24 +163,25 @@ class Guesser:
         ]
 
     def is_token(self, word: str) -> bool:
-        """Return whether a word is a single token."""
-        ids = self.tokenizer.ids([f" {word}"])[0]  # The space is as in the middle of a text.
+        """Return whether the tokenizer represents a word as a single token."""
+        ids = self.tokenizer.ids([f" {word}"])[0]  # In the middle of a text, a space precedes it.
         return len(ids) == 1 and bool(self.words[ids[0]])
 
     def __call__(self, text: str, spans: Sequence[tuple[int, int]]) -> list[list[str]]:
-        """Predict words for each span of a text, after masking it.
+        """Mask each word separately, and predict words that can replace it.
 
         Args:
             text: The text.
-            spans: Start and end of words, in characters.
+            spans: Start and end of each word, in characters.
 
         Returns:
-            The most probable words of each span, without the original word, best first. Empty for
-            spans after the maximum length of the model.
+            The most probable words for each span, best first, without the original word. The list
+            of a span is empty if the span is beyond the maximum length of the model.
         """
         (mask,) = self.tokenizer.pieces([self.tokenizer.mask])
         encoding = self.tokenizer.encode(text, max_length=self.length, truncate="longest")
-        # Text after the truncated part does not change the tokens, except the end of a word.
+        # The model reads only text before the last offset. The text is not cut exactly there,
+        # because the first part of a word may have other tokens than the whole word.
         limit = int(encoding.offsets[:, 1].max(initial=0)) + LONGEST_WORD
         inside = [i for i, (_, end) in enumerate(spans) if end <= limit]
         masked = [text[: spans[i][0]] + mask + text[spans[i][1] : limit] for i in inside]

@@ -21,12 +21,12 @@ def average(run: Path, /, *, out: Path, last: Count = 5) -> None:
     """Average the weights of the last checkpoints of a run.
 
     Args:
-        run: Pretraining directory, which contains the last `train.keep` checkpoints.
+        run: Directory of a pretraining run. It contains the last `train.keep` checkpoints.
         out: Output directory of the averaged model. Must not exist.
         last: Number of checkpoints to average, counted from the newest.
 
     Raises:
-        CheckpointError: If the run has fewer checkpoints, or a corrupted checkpoint.
+        CheckpointError: If the run has fewer checkpoints than `last`, or one of them is damaged.
 
     Source:
         Vaswani et al. 2017, section 6.1.
@@ -42,7 +42,7 @@ def average(run: Path, /, *, out: Path, last: Count = 5) -> None:
     sums: dict[str, Tensor] = {}
     for checkpoint in checkpoints:
         if (fault := find_damage(checkpoint)) is not None:
-            raise CheckpointError(f"{checkpoint}: {fault}; remove it, or average fewer")
+            raise CheckpointError(f"{checkpoint}: {fault}; delete the checkpoint, or reduce --last")
         for name, weight in read_tensors(checkpoint).items():
             sums[name] = sums.get(name, torch.zeros((), dtype=torch.float64)) + weight
     means = {name: weight / last for name, weight in sums.items()}
@@ -52,4 +52,4 @@ def average(run: Path, /, *, out: Path, last: Count = 5) -> None:
     model.load_state_dict({name: weight.float() for name, weight in weights.items()}, strict=False)
     resave(loaded, model, out)
     steps = ", ".join(f"{int(folder.name.removeprefix('step-')):,}" for folder in checkpoints)
-    say(f"{out}: the mean of steps {steps}")
+    say(f"{out}: the mean of the weights after steps {steps}")

@@ -18,10 +18,10 @@ FEW_STEPS = 100
 """Number of steps below which the warning recommends a smaller batch size."""
 
 SMALL_RATE, HIGH_RATE = 1e-4, 3e-4
-"""Range of usual learning rates of small models. Larger models use lower rates."""
+"""Usual range of learning rates for small models. Larger models use lower rates."""
 
 COMMON_LABEL_FRACTION = 0.7
-"""Fraction of the examples above which a label is so frequent that class weights may help."""
+"""Class weights are recommended if one label has more than this fraction of the examples."""
 
 
 def check_rows(
@@ -29,12 +29,13 @@ def check_rows(
 ) -> None:
     """Warn about examples and labels that are probably mistakes.
 
-    Also log how numeric labels are interpreted, unless an option specifies it.
+    Also log whether numeric labels are interpreted as classes or as quantities, unless the
+    `regression` option was set.
 
     Args:
-        task: The task, with its labels.
-        data: Examples, by the names train, dev and test.
-        options: Options of the task that were set.
+        task: The task, with the labels of the training examples.
+        data: Examples under the names train, dev and, optionally, test.
+        options: Options of the task, as the user set them.
     """
     if getattr(options, "regression", False) is None:
         _log_numeric_labels(task)
@@ -43,7 +44,7 @@ def check_rows(
 
 
 def _log_numeric_labels(task: Task[Any, Any]) -> None:
-    """Log whether numeric labels are quantities or classes, and how to change that."""
+    """Log whether numeric labels are used as quantities or as classes, and how to change this."""
     whole = all(map(WHOLE.fullmatch, task.labels))
     if task.options.regression:
         say(
@@ -58,7 +59,7 @@ def _log_numeric_labels(task: Task[Any, Any]) -> None:
 
 
 def _shared_rows(task: Task[Any, Any], data: Mapping[str, Examples]) -> list[str]:
-    """Describe examples that occur in several parts of the data."""
+    """Return warnings about examples that occur in more than one of train, dev and test."""
     part_of: dict[Any, str] = {}
     messages = []
     for name, part in data.items():
@@ -66,7 +67,7 @@ def _shared_rows(task: Task[Any, Any], data: Mapping[str, Examples]) -> list[str
         for other in dict.fromkeys(part_of.values()):
             shared = [index for index, key in enumerate(keys) if part_of.get(key) == other]
             if len(shared) == len(keys) and other == "train":
-                # This is not an error: overfitting a few examples is a common test of a task.
+                # This may be intended: overfitting a few examples is a common test of a new task.
                 messages.append(
                     f"{name}: all {len(keys):,} examples are also in train, so its scores do not "
                     "show how well the model generalizes; use other examples"
@@ -77,20 +78,20 @@ def _shared_rows(task: Task[Any, Any], data: Mapping[str, Examples]) -> list[str
                 messages.append(
                     f"{name}: {len(shared):,} of {len(keys):,} examples are also in {other} "
                     f"(first: {part.examples[shared[0]].where}), so its scores are too high; "
-                    "remove them from one of the two"
+                    f"remove them from {name} or {other}"
                 )
         part_of |= {key: name for key in keys if key not in part_of}
     return messages
 
 
 def _similar_labels(labels: Sequence[str]) -> list[str]:
-    """Describe labels that differ only in case or outer spaces."""
+    """Return warnings about labels that differ only in case or in surrounding spaces."""
     groups: dict[str, list[str]] = {}
     for label in labels:
         groups.setdefault(label.strip().casefold(), []).append(label)
     return [
-        f"the labels {' and '.join(map(repr, group))} differ only in case or outer spaces, but are "
-        "different labels; use the same spelling"
+        f"the labels {' and '.join(map(repr, group))} differ only in case or surrounding spaces, "
+        "but count as different labels; use one spelling"
         for group in groups.values()
         if len(group) > 1
     ]
@@ -100,7 +101,7 @@ def show_labels(report: LabelReport | None, name: str) -> None:
     """Print the scores of each label.
 
     Args:
-        report: Scores of each label; nothing is printed if it is None.
+        report: Scores of each label. If None, nothing is printed.
         name: Name of the examples, such as "dev".
     """
     if report is not None:
@@ -113,13 +114,13 @@ def show_calibration(calibration: Mapping[str, float], name: str, remark: str = 
     """Print the expected calibration error with and without the temperature.
 
     Args:
-        calibration: Result of `Calibrated.calibration`; nothing is printed if it is empty.
+        calibration: Result of `Calibrated.calibration`. If empty, nothing is printed.
         name: Name of the examples, such as "dev".
         remark: Text at the end of the line.
     """
     if calibration:
         say(
-            f"{name}: expected calibration error {calibration['error_before']:.3f} before, "
+            f"{name}: expected calibration error {calibration['error_before']:.3f} without, "
             f"{calibration['error']:.3f} with temperature {calibration['temperature']:.2f}{remark}"
         )
 
@@ -133,15 +134,15 @@ def check_answers(
     steps: int | None = None,
     factor: float = 1.0,
 ) -> None:
-    """Warn if predictions are constant or no better than chance, and log what may help.
+    """Warn if all predictions are equal or no better than chance, and suggest what may help.
 
     Args:
-        report: Scores of each label, in tasks with labels.
-        name: Name of the rows.
-        unlearned: Result of `unlearned`.
-        settings: Settings of the run that has ended.
-        steps: Number of steps of that run.
-        factor: Factor of the default learning rates (`rate_factor`).
+        report: Scores of each label, or None if the task has no labels.
+        name: Name of the examples, such as "dev".
+        unlearned: Description of a score at chance level, as returned by the function `unlearned`.
+        settings: Settings of the training run, if the model was trained just before.
+        steps: Number of steps of the training run.
+        factor: Factor by which usual learning rates are multiplied; see `rate_factor`.
     """
     only = None if report is None else report.only_answer
     if only is None and unlearned is None:
@@ -172,7 +173,7 @@ def unlearned(
     examples: Sequence[Any],
     answers: Sequence[Any] = (),
 ) -> str | None:
-    """Describe a score that is not above the chance level.
+    """Describe the first score that is not above its chance level, if there is one.
 
     Args:
         task: The task.
@@ -196,7 +197,7 @@ def unlearned(
 
 
 def _rates(factor: float) -> tuple[float, float, str]:
-    """Return the lowest and highest usual learning rate of small models, and a text with both."""
+    """Return the lowest and highest usual learning rate for small models, also as text."""
     small, high = round(SMALL_RATE * factor, 9), round(HIGH_RATE * factor, 9)
     return small, high, f"{_short(small)} to {_short(high)}"
 
@@ -206,7 +207,7 @@ def _short(rate: float) -> str:
 
 
 def _change(rate: float, epochs: int, factor: float) -> str:
-    """Return the change of the learning rate or the number of epochs that may help."""
+    """Suggest a change of the learning rate or of the number of epochs."""
     used, more = f"{rate:g} was used", f"epochs ({epochs} were used)"
     small, high, range_ = _rates(factor)
     if rate < high:

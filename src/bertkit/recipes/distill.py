@@ -46,23 +46,23 @@ def distill(
     """Distill a fine-tuned model into a smaller model.
 
     Args:
-        teacher: Directory of the fine-tuned model. Its task is the task of the student.
+        teacher: Directory of the fine-tuned model. The student is trained for the same task.
         train: Labeled examples to train on.
-        dev: Examples that select the best epoch and are scored: a file, or the fraction of train to
-            hold out, such as 0.1.
-        test: Examples that only the selected epoch is scored on, once: a file, or a fraction of
-            train.
+        dev: Examples on which every epoch is scored, to select the best epoch: a file, or the
+            fraction of train to hold out, such as 0.1.
+        test: Examples on which only the selected epoch is scored, once: a file, or the fraction of
+            train to hold out.
         out: Output directory. It must not exist.
-        student: Directory or hub id of a model with the vocabulary of the teacher.
-        layers: Number of layers of the teacher, evenly spaced, that the student starts from,
-            instead of a student.
-        follow: Layer of the teacher, from 1, that each layer of the student is compared with;
-            repeat the option. Default: evenly spaced layers.
-        task: Task of the teacher as module:Class, if it is not a task of bertkit.
+        student: Directory or hub id of the model to train. It must have the teacher's vocabulary.
+        layers: Number of layers of the student if it is created from the teacher, by copying
+            evenly spaced layers. Set either layers or student.
+        follow: Number of the teacher layer, from 1, that a layer of the student is compared with;
+            repeat the option for each layer of the student. Default: evenly spaced layers.
+        task: Task of the teacher as module:Class, if the task is not part of bertkit.
         resume: Whether to resume a run that was interrupted.
-        settings: Settings of training, which are also keywords, such as `epochs=2`.
-        terms: Weights of the losses, which are also keywords.
-        reading: Columns and format of the examples, which are also keywords, such as
+        settings: Training settings. They can also be passed as keywords, such as `epochs=2`.
+        terms: Weights of the losses. They can also be passed as keywords.
+        reading: Columns and format of the examples. They can also be passed as keywords, such as
             `text_column="review"`.
         **keywords: Settings, weights and columns, as listed below.
 
@@ -70,8 +70,8 @@ def distill(
         The scores of the student, as `finetune` returns them.
 
     Raises:
-        ConfigError: If a setting is invalid, or the student does not fit the teacher. It is raised
-            before training.
+        ConfigError: If a setting is invalid, or the student does not match the teacher. The error
+            is raised before training starts.
     """
     groups: dict[type[Settings], Any] = {Finetune: settings, Terms: terms, Reading: reading}
     training, weights, columns = with_keywords("distill", groups, keywords)
@@ -115,11 +115,11 @@ def distill(
 def _student(
     teacher: Loaded, student: str | Path | None, layers: int | None, length: int | None
 ) -> str | Path | Loaded:
-    """Return the student.
+    """Return the student before training: the given model, or the teacher with fewer layers.
 
     Raises:
-        ConfigError: If the teacher is not a Transformer, has fewer layers, or does not support the
-            length, or the student has another vocabulary.
+        ConfigError: If the teacher is not a Transformer, has fewer than `layers` layers, or does
+            not support the sequence length, or if the student has another vocabulary.
     """
     config = teacher.model.transformer.config
     if student is None:

@@ -55,11 +55,11 @@ def embed_texts(
         long: What to do with texts that are too long: raise an error, truncate them, or split them
             into windows whose embeddings are averaged.
         precision: Precision of the computation.
-        batch_invariant: Whether to embed each text separately, which is slower. Embeddings then do
-            not depend, bit for bit, on the other texts.
+        batch_invariant: Whether to embed each text separately. This is slower, but no bit of an
+            embedding then depends on the other texts.
         device: Device, such as cpu or cuda:0. auto selects a GPU if PyTorch finds one, unless the
             precision is int8.
-        out: Output path of a .npy file of float32, with one row per text. Must not exist.
+        out: Path of the .npy file to write: float32, one row per text. Must not exist.
 
     Yields:
         The embedding of each text, unless `out` is set.
@@ -96,9 +96,9 @@ def embed(
 
     Args:
         model: Model directory, hub id, exported model, or loaded model.
-        texts: A text, texts, a DataFrame, one of its columns, a Dataset, dicts, or a file as a
-            `Path`.
-        text_column: Column of the texts. Default: detected from the content.
+        texts: A text, a list of texts, a DataFrame, a column of a DataFrame, a Dataset, a list of
+            dicts, or the `Path` of a file.
+        text_column: Name of the column that contains the texts. Default: detected from the content.
         prompt: Name of one of the model's prompts, or a literal such as "query: ". Default: the
             model's default prompt, if any.
         pooling: Pooling of the token states. Default: the pooling of the model, or mean.
@@ -120,7 +120,7 @@ def embed(
     """
     limit_onednn_cache()
     if isinstance(texts, str) and is_table(texts):
-        raise DataError(f"{texts}: a file, not a text; pass a pathlib.Path")
+        raise DataError(f"{texts}: expected a text, got the name of a file; pass a pathlib.Path")
     pipeline = load_embedder(model, LoadSettings(precision, device, pooling=pooling), prompt)
     rows = [texts] if isinstance(texts, str) else texts
     if not (isinstance(rows, list) and all(isinstance(text, str) for text in rows)):
@@ -143,7 +143,7 @@ MIN_TEXTS_FOR_PROGRESS = 1000
 def embed_file(
     embed: Embedder, texts: Iterable[str], out: Path, *, long: Long = "error"
 ) -> tuple[int, int]:
-    """Write the embeddings of texts to a .npy file of float32 with the shape (S, D).
+    """Write the embeddings of texts to a .npy file: a float32 array of shape (S, D).
 
     Embeddings are written in blocks of a few thousand, so memory does not grow with the number of
     texts. The file is created atomically at the end.
@@ -190,15 +190,16 @@ def _show_bar(parts: Iterator[Part], total: int | None) -> Iterator[Part]:
 def load_embedder(
     model: str | Path | Loaded, settings: LoadSettings, prompt: str | None = None
 ) -> Embedder:
-    """Load a model of any format that computes embeddings.
+    """Load an embedding model of any supported format.
 
     Args:
         model: Model directory, hub id, or loaded model.
         settings: Precision, device and pooling.
-        prompt: Name of one of the model's prompts, or a literal. Default: the model's default.
+        prompt: Name of one of the model's prompts, or a literal. Default: the model's default
+            prompt, if any.
 
     Raises:
-        ConfigError: If a setting is not supported by the model, or the prompt is unknown.
+        ConfigError: If the model does not support a setting, or the prompt is unknown.
     """
     embedder: Embedder | None = None
     if isinstance(model, str | Path) and settings in TUNABLE and not GPU.exists():
@@ -215,7 +216,7 @@ TUNABLE = tuple(LoadSettings("auto", device) for device in ("auto", "cpu"))
 """Settings for which the results of `bertkit export tune` are used."""
 
 GPU = Path("/proc/driver/nvidia")
-"""Path that exists if an NVIDIA GPU is installed, which can be faster than a tuned CPU model."""
+"""Path that exists if an NVIDIA driver is loaded. A tuned CPU model may be slower than a GPU."""
 
 
 def _header(file: BinaryIO, count: int, width: int) -> int:

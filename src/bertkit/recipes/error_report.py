@@ -17,17 +17,18 @@ from bertkit.view.page import ERRORS, render
 
 JSONL, HTML = "errors.jsonl", "errors.html"
 SHOWN_ERRORS = 100
-"""Number of errors that the page lists at first; `errors.jsonl` contains all."""
+"""Number of errors that the page lists at first. `errors.jsonl` contains all errors."""
 PAIR_ERRORS = 20
-"""Number of further errors per pair of labels, which the page shows when the pair is selected."""
+"""Number of further errors per pair of labels. The page lists them when the pair is selected."""
 MAX_ERRORS = 1000
 """Maximum number of errors on the page."""
 MAX_MATRIX_LABELS = 40
-"""Maximum number of labels of a complete confusion matrix; with more, the page lists pairs."""
+"""Maximum number of labels for which the page shows the confusion matrix. For more labels, it lists
+the pairs that are confused most often."""
 
 
 class Mistake(NamedTuple):
-    """A wrong prediction, and its pairs of expected and predicted labels that differ."""
+    """A wrong prediction, with each pair of an expected label and a different predicted label."""
 
     where: str
     record: ErrorRecord
@@ -35,10 +36,10 @@ class Mistake(NamedTuple):
 
 
 class MistakeRow(NamedTuple):
-    """A wrong prediction on the page.
+    """A wrong prediction, as the page shows it.
 
-    `pairs` contains the numbers of expected and predicted labels, such as "0-2 1-". An empty number
-    means no label.
+    `pairs` contains the indices of the expected and the predicted label of each pair, such as
+    "0-2 1-". A missing index means that no label was expected or predicted.
     """
 
     where: str
@@ -49,7 +50,10 @@ class MistakeRow(NamedTuple):
 
 
 class PairCell(NamedTuple):
-    """Frequency of a pair of labels. `pair` is the pair of `MistakeRow`; "" disables the button."""
+    """Button that shows how often a pair of labels occurs, and selects the errors of the pair.
+
+    `pair` has the format of a pair in `MistakeRow.pairs`. If it is empty, there is no button.
+    """
 
     times: int
     pair: str
@@ -64,15 +68,15 @@ def write_mistakes(
     examples: Sequence[E],
     report: LabelReport | None = None,
 ) -> None:
-    """Write reports of all wrong predictions, the worst first, with their file and line.
+    """Write reports that list wrong predictions with file and line, the worst first.
 
     Args:
-        folder: Directory of the reports.
+        folder: Directory to write the reports to.
         task: The task.
         answers: The predictions.
         examples: The examples, with targets.
-        report: Scores of each label. If set, the page also contains them, with buttons that select
-            errors.
+        report: Scores of each label. If set, the page also shows these scores, and buttons that
+            select the errors of a label or a pair of labels.
     """
     labeled = task if report and isinstance(task, Labeled) else None
     wrong = []
@@ -106,7 +110,7 @@ def write_mistakes(
 
 
 def _rows(wrong: Sequence[Mistake], numbers: dict[str, str]) -> Iterator[MistakeRow]:
-    """Yield the worst mistakes, and some more for each pair of labels."""
+    """Yield the worst mistakes, and further ones for each pair of labels."""
     seen: Counter[LabelPair] = Counter()
     count = 0
     for index, mistake in enumerate(wrong):
@@ -142,7 +146,7 @@ def _labels(report: LabelReport | None, numbers: dict[str, str]) -> list[tuple[o
 def _matrix(
     report: LabelReport | None, numbers: dict[str, str]
 ) -> tuple[list[str], list[tuple[str, list[PairCell]]]] | None:
-    """Return the columns and rows of the confusion matrix, or None if missing or too large."""
+    """Return the columns and rows of the confusion matrix, or None if it is too large to show."""
     if (
         report is None
         or report.confusion is None
@@ -157,7 +161,7 @@ def _matrix(
             PairCell(
                 times,
                 _pair_id((expected, answered), numbers) if times and expected != answered else "",
-                f"{title} answered as {given}",
+                f"{title} predicted as {given}",
             )
             for answered, given, times in zip(names, shown, row, strict=True)
         ]
@@ -166,7 +170,7 @@ def _matrix(
 
 
 def _confused(report: LabelReport, numbers: dict[str, str]) -> list[tuple[str, str, PairCell]]:
-    """Return the most frequently confused pairs of labels, if the matrix is too large."""
+    """Return the most frequently confused pairs of labels, if the matrix is too large to show."""
     if report.confusion is None or len(report.confusion.labels) <= MAX_MATRIX_LABELS:
         return []
     return [

@@ -39,27 +39,28 @@ def evaluate(
 ) -> dict[str, Any]:
     """Evaluate a fine-tuned model on labeled examples.
 
-    An embedding model needs no fine-tuning: its scores are correlations between the cosine
-    similarities of pairs and their labels. Examples that exceed the maximum length are truncated,
-    or split into windows. In Python, the examples can also be rows in memory.
+    An embedding model can be evaluated without fine-tuning. Its scores are the correlations between
+    the cosine similarity and the label of each text pair. Depending on the task, examples that
+    exceed the maximum length are truncated or split into windows. In Python, the examples can also
+    be rows in memory.
 
     Args:
         model: Directory or hub id of a fine-tuned model, or of an embedding model.
         examples: File of labeled examples.
-        task: Task from outside the package, as module:Class.
-        errors: Output directory of the worst predictions: errors.html and errors.jsonl. Must not
+        task: Task of the model as module:Class, if the task is not part of bertkit.
+        errors: Directory to write the wrong predictions to: errors.html and errors.jsonl. Must not
             exist.
         name: Name of the examples in messages. Default: the path of the file.
         precision: Precision of the computation.
         device: Device, such as cpu or cuda:0. auto selects a GPU if PyTorch finds one.
-        reading: Columns and format of the examples. Default: the columns of training.
+        reading: Columns and format of the examples. Default: the columns used in training.
         **columns: Columns and format as keywords, such as `text_column="review"`.
 
     Returns:
-        The scores of the task, `rows`, and `truncated`. If the task has labels, also `by_label`
-        (the scores of each label) and `confusion` (counts of predictions for each label). If the
-        model is calibrated, also `calibration` (the calibration error with and without the
-        temperature).
+        The scores of the task, `rows` (the number of examples), and `truncated` (the number of
+        truncated examples). If the task has labels, also `by_label` (the scores of each label) and
+        `confusion` (counts of predictions for each label). If the model is calibrated, also
+        `calibration` (the calibration error with and without the temperature).
 
     Raises:
         ConfigError: If `errors` exists.
@@ -105,7 +106,7 @@ def evaluate(
 
 
 def numbers(scored: Mapping[str, Any]) -> dict[str, float]:
-    """Return only the scores from a result of `evaluate`.
+    """Return the scores in a result of `evaluate`, without its other entries.
 
     Args:
         scored: Result of `evaluate`.

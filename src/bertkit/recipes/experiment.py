@@ -1,4 +1,4 @@
-"""Experiments: comparison of variants, combinations of settings, and seeds."""
+"""Experiments, which compare runs with different variants, combinations of settings, and seeds."""
 
 from __future__ import annotations
 
@@ -38,45 +38,46 @@ EXPERIMENTS = Path(__file__).parents[1] / "configs" / "experiments"
 """Directory of the experiments that are part of bertkit."""
 
 OPTIONS = ("--out", "--data", "--seeds", "--variant", "--resume")
-"""Options that are not settings of an experiment."""
+"""Options of the command that are not settings of an experiment."""
 
 FORBIDDEN = re.compile(r"[^\w.+ -]")
-"""Characters that names of directories do not contain."""
+"""Matches a character that must not occur in the name of a directory."""
 
 UNSUITABLE = re.compile(rf"{FORBIDDEN.pattern}|^[. ]|[. ]$")
-"""Matches names that cannot be directories."""
+"""Matches names that the directory of a variant cannot have."""
 
 
 class Experiment(Settings, frozen=True):
-    """Experiment file: a program, and the settings that differ between its runs."""
+    """Content of an experiment file: the program, and the settings of its runs."""
 
     recipe: Literal["finetune", "distill", "pretrain"] = "finetune"
     """Program to run."""
     settings: dict[str, Any] = msgspec.field(default_factory=dict)
-    """Settings of every run: arguments of the Python function of the program, except `out`."""
+    """Settings of all runs: the arguments of the program's Python function, except `out`."""
     variants: Annotated[dict[str, dict[str, Any]], Meta(min_length=1)] = msgspec.field(
         default_factory=lambda: {"": {}}
     )
-    """Settings of each variant that differ from `settings`, by the name of the variant."""
+    """Name of each variant, and the settings in which it differs from `settings`."""
     grid: dict[str, Annotated[list[Any], Meta(min_length=1)]] = msgspec.field(default_factory=dict)
-    """Values of settings to try. Every combination is run in every variant, and the best on dev is
-    selected."""
+    """Values to try for each setting. In every variant, all combinations of these values are run,
+    and the combination with the best score on dev is selected."""
     seeds: Count = 1
-    """Number of runs of each combination, with consecutive seeds from the setting `seed`."""
+    """Number of runs per combination. Their seeds are consecutive and begin with `seed`."""
     keep: Literal["best", "all"] = "best"
-    """Fine-tuned weights to keep: the weights of the best combination of each variant, or all."""
+    """Fine-tuned weights to keep: only those of the best combination of each variant, or all."""
 
 
 @dataclass
 class Cell:
-    """A combination of settings of a variant.
+    """One combination of settings of a variant, with the results of its runs.
 
     Args:
-        name: Directory of the runs, such as `bert/learning_rate=1e-4,epochs=2`.
+        name: Directory of the runs within the output directory, such as
+            `bert/learning_rate=1e-4,epochs=2`.
         program: The program with these settings.
-        scores: Scores of the finished runs on dev, one per seed.
-        metric: Name of the score that is compared.
-        failed: Messages of failed runs, by directory.
+        scores: Scores on dev of each run that finished, one run per seed.
+        metric: Name of the score by which combinations are compared.
+        failed: Error message of each run that failed, by the directory of the run.
     """
 
     name: str
@@ -90,12 +91,12 @@ class Cell:
         return [out / self.name / f"seed-{seed}" for seed in self.program.seeds]
 
     def rank(self) -> float:
-        """Return the mean score, negated if a lower score is better."""
+        """Return the mean of `metric` over the runs, negated if lower values are better."""
         mean = self.summary()[self.metric]["mean"]
         return worth(-mean if self.metric.endswith(("loss", "perplexity")) else mean)
 
     def summary(self) -> dict[str, dict[str, Any]]:
-        """Return the mean, the standard deviation and each value of the scores of all seeds."""
+        """Return, for each score, the mean, the standard deviation, and the values of all seeds."""
         names = [name for name in self.scores[0] if all(name in run for run in self.scores)]
         return {name: mean_and_sd([run[name] for run in self.scores]) for name in names}
 
@@ -111,35 +112,36 @@ def experiment(
     resume: bool = False,
     print_config: Annotated[bool, Parameter(negative="", show=False)] = False,
 ) -> dict[str, Any]:
-    """Compare settings: run variants, combinations, and seeds of a program.
+    """Run a program with several variants, settings and seeds, and compare the scores.
 
-    The runs are in OUT/VARIANT/COMBINATION/seed-N. If a run fails, the error is printed, and the
-    experiment continues. In each variant, the combination with the best mean score on dev is
-    selected; only its runs are scored on the test set, once. OUT also contains experiment.json and
-    experiment.html; `bertkit runs OUT` prints the table in other formats.
+    Each run has the directory OUT/VARIANT/COMBINATION/seed-N. If a run fails, its error is printed,
+    and the experiment continues. In each variant, the combination with the best mean score on dev
+    is selected. Only its runs are scored on the test set, once. OUT also contains experiment.json
+    and experiment.html. `bertkit runs OUT` prints the table of runs in other formats.
 
     Args:
-        file: TOML file, or the name of an experiment that is part of bertkit, such as glue. Its
-            settings can be changed: --settings.model MODEL.
+        file: TOML file of the experiment, or the name of an experiment that is part of bertkit,
+            such as glue. Options change its settings, such as --settings.model MODEL.
         changes: Settings to change, such as settings.epochs=3.
         out: Output directory. It must not exist.
-        data: Directory that contains the relative paths of train, dev and test. Default: the
+        data: Directory to which the paths of train, dev and test are relative. Default: the
             current directory.
-        seeds: Number of seeds, instead of the number in the file.
-        variants: Variants to run; repeat the option. Default: all.
+        seeds: Number of seeds. It replaces the number in the file.
+        variants: Name of a variant to run; repeat the option for each variant. Default: all.
         resume: Whether to continue an experiment that was interrupted or extended.
         print_config: Whether to return the complete experiment file, with the changed settings,
             instead of running it.
 
     Returns:
-        A dict by variant: the name of the best combination, its run directories, the metric, the
-        mean, the standard deviation and each value of its scores, and the failed runs. With
-        `print_config`, the content of the experiment file.
+        The result of each variant, by its name: the name and the run directories of the best
+        combination, the metric, the mean, the standard deviation and the values of each score, and
+        the error messages of failed runs. If `print_config` is set, the content of the experiment
+        file instead.
 
     Raises:
-        ConfigError: If a setting is invalid, before the first run. A run whose settings do not fit
-            its model fails without this error.
-        DataError: If a file is missing or has an invalid row, before the first run.
+        ConfigError: If a setting is invalid. It is raised before the first run. If settings do not
+            suit the model, only the affected runs fail.
+        DataError: If a file is missing or has an invalid row. It is raised before the first run.
         TrainingError: If every run failed.
     """
     plan, out = _read(file, changes, seeds), Path(out)
@@ -171,17 +173,17 @@ def experiment(
 
 
 def _results(out: Path) -> dict[str, Any]:
-    """Return the results of an experiment by variant; empty for a new one."""
+    """Return the earlier result of each variant, or an empty dict for a new experiment."""
     if not (out / EXPERIMENT).exists():
         return {}
-    record = read_json(out / EXPERIMENT, CheckpointError, "delete it and use --resume")
+    record = read_json(out / EXPERIMENT, CheckpointError, "delete the file and use --resume")
     return dict(record["result"])
 
 
 def _read(
     file: str | Path | Mapping[str, Any], changes: Sequence[str], seeds: int | None
 ) -> Experiment:
-    """Return the experiment of a file, with changes.
+    """Read an experiment file, and apply changes to its settings.
 
     Raises:
         ConfigError: If a setting is invalid.
@@ -193,14 +195,14 @@ def _read(
     for name in plan.variants:
         is_nameless = not name and len(plan.variants) > 1
         if is_nameless or UNSUITABLE.search(name) or SEED_DIRECTORY.fullmatch(name):
-            raise ConfigError(f"variants: {name!r} cannot be the name of a directory; rename it")
+            raise ConfigError(f"variants: {name!r} cannot be a directory name; rename the variant")
     if "seed" in plan.grid:
-        raise ConfigError("grid.seed: a seed cannot be selected; set `seeds` instead")
+        raise ConfigError("grid.seed: the grid cannot contain seeds; set `seeds` instead")
     return plan
 
 
 def _cells(plan: Experiment, variant: str, examples: SharedExamples) -> list[Cell]:
-    """Return the combinations of a variant, whose settings and data are checked.
+    """Check the settings and data of a variant, and return its combinations.
 
     Raises:
         ConfigError: If a setting is invalid, or scores cannot be compared.
@@ -212,7 +214,7 @@ def _cells(plan: Experiment, variant: str, examples: SharedExamples) -> list[Cel
         parts = (f"{key}={FORBIDDEN.sub('-', str(value))}" for key, value in combination.items())
         name = "/".join(filter(None, [variant, ",".join(parts)]))
         if name in cells:
-            raise ConfigError(f"grid: two combinations have the name {name}; remove one")
+            raise ConfigError(f"grid: two combinations have the name {name}; remove one of them")
         settings = merged(merged(plan.settings, plan.variants[variant]), nested(combination))
         try:
             program = open_program(plan.recipe, settings, plan.seeds, examples)
@@ -244,9 +246,10 @@ def _run(cell: Cell, out: Path, done: int, total: int) -> None:
 
 
 def _result(cells: Sequence[Cell], out: Path, *, keep: str) -> dict[str, Any]:
-    """Return the scores of the best combination of a variant; delete the weights of the others.
+    """Select the best combination of a variant, and return its scores.
 
-    A combination with a failed run is not selected.
+    A combination with a failed run is not selected. The weights of the other combinations are
+    deleted, unless `keep` is "all".
     """
     failed = {name: error for cell in cells for name, error in cell.failed.items()}
     finished = [cell for cell in cells if not cell.failed]
@@ -269,7 +272,7 @@ def _result(cells: Sequence[Cell], out: Path, *, keep: str) -> dict[str, Any]:
 
 
 def _select(cells: Sequence[Cell], out: Path) -> Cell:
-    """Return the combination with the best mean score; the loss on dev breaks ties."""
+    """Return the combination with the best mean score. If scores are equal, compare dev losses."""
     ranks = [cell.rank() for cell in cells]
     equal = [cell for cell, rank in zip(cells, ranks, strict=True) if rank == max(ranks)]
     best = equal[0]
@@ -278,12 +281,12 @@ def _select(cells: Sequence[Cell], out: Path) -> Cell:
     if len(cells) > 1:
         say(f"{best.name}: best {best.metric} on dev of {len(cells)} combinations")
     if others := [cell.name for cell in equal if cell is not best]:
-        say(f"with the same score on dev: {shorten_list(map(repr, others))}")
+        say(f"other combinations have the same score: {shorten_list(map(repr, others))}")
     return best
 
 
 def _record(plan: Experiment) -> dict[str, Any]:
-    """Return the experiment as plain data, with the types of rows in memory instead of the rows."""
+    """Convert the experiment to plain data, in which rows in memory are replaced by their type."""
 
     def without_rows(settings: Mapping[str, Any]) -> dict[str, Any]:
         kept = (str, float, Mapping)

@@ -36,9 +36,10 @@ def write_experiment_page(out: Path, record: Mapping[str, Any]) -> None:
 
 
 def _charts(result: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Return charts of the scores that are compared: on dev, and on the test set if there is one.
+    """Return charts of the compared scores on dev and, if there is a test set, on test.
 
-    If the test set does not have the score, the first score on the test set is shown.
+    If the score compared on dev was not computed on the test set, the first score of the test set
+    is shown instead.
     """
     charts = {}
     result = {name: row for name, row in result.items() if "best" in row}

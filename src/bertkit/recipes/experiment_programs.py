@@ -35,14 +35,14 @@ from bertkit.training.epochs import check_metric, drop_weights, read_scores
 Scores = Mapping[str, float]
 
 FILES = ("train", "dev", "test")
-"""Settings with the files of examples."""
+"""Names of the settings that contain examples."""
 
 
 class SharedExamples:
-    """Examples that several runs use, so that each file is read only once.
+    """Cache of examples, so that each file is read only once for all runs.
 
     Args:
-        data: Directory that contains relative paths. Default: the current directory.
+        data: Directory to which paths are relative. Default: the current directory.
     """
 
     def __init__(self, data: Path | None) -> None:
@@ -64,10 +64,10 @@ class SharedExamples:
             settings: Settings of the run.
             options: Options of the task.
             reading: Columns and format of the files.
-            seed: Random seed of held-out examples.
+            seed: Random seed that decides which examples of train are held out.
 
         Returns:
-            The examples, by the names train, dev and test.
+            The examples, under the names train, dev and, if it is set, test.
 
         Raises:
             ConfigError: If train or dev is missing.
@@ -84,22 +84,22 @@ class SharedExamples:
         return self._read[key]
 
     def locate(self, file: Any) -> Any:
-        """Return the path of a file; rows in memory are unchanged."""
+        """Return the path of a file in the data directory. Return rows in memory unchanged."""
         return self.data / file if self.data and isinstance(file, str | Path) else file
 
 
 @dataclass(frozen=True)
 class FinetuningProgram:
-    """Fine-tuning or distillation.
+    """Program that fine-tunes or distills a model.
 
     Args:
         function: `finetune` or `distill`.
-        arguments: Its arguments, except the examples and the seed.
-        task: The task.
-        data: The examples, by `train`, `dev` and `test`.
+        arguments: Arguments of the function, except the examples and the seed.
+        task: Class of the task.
+        data: Examples under the names train, dev and, optionally, test.
         device: Device of the computation.
         seeds: Seeds of the runs.
-        metric: Score that is compared.
+        metric: Name of the score by which runs are compared.
     """
 
     function: Callable[..., Scores]
@@ -111,7 +111,7 @@ class FinetuningProgram:
     metric: str | None
 
     def run(self, seed: int, out: Path) -> tuple[str, Scores]:
-        """Fine-tune with a seed, or resume the run; return the metric, and the best scores."""
+        """Start or resume the run with this seed; return the metric's name, and the best scores."""
         train, dev = self.data["train"], self.data["dev"]
         with quietly():
             scores = self.function(
@@ -122,7 +122,7 @@ class FinetuningProgram:
         return read_scores(out / SCORES)["metric"], scores
 
     def dev_loss(self, folders: Sequence[Path]) -> float:
-        """Return the mean loss on dev; inf for runs whose weights were deleted."""
+        """Return the mean loss of the runs on dev. It is inf if weights of a run were deleted."""
         return sum(map(self._loss, folders)) / len(folders)
 
     def _loss(self, folder: Path) -> float:
@@ -145,15 +145,15 @@ class FinetuningProgram:
             drop_weights(folder)
 
     def score_test(self, folder: Path, num_candidates: int) -> Scores:
-        """Score a selected run on the test set, once, and write its model card.
+        """Score a selected run on the test set, if it has no test scores, and write its model card.
 
         Raises:
-            CheckpointError: If the weights were deleted because they were not selected before.
+            CheckpointError: If the weights were deleted when another combination was selected.
         """
         if not any(folder.glob("*.safetensors")):
             raise CheckpointError(
-                f"{folder}: the weights of this run were deleted, and now it is selected; delete "
-                "the directory and use --resume"
+                f"{folder}: this run is now the best, but its weights were deleted when another "
+                "run was selected; delete the directory and use --resume"
             )
         if "test" in self.data and not (folder / TEST).exists():
             score_test(folder, self.task, self.data["test"], self.device)
@@ -163,13 +163,14 @@ class FinetuningProgram:
 
 @dataclass(frozen=True)
 class PretrainingProgram:
-    """Pretraining from a run file.
+    """Program that pretrains a model with the settings of a run file.
 
     Args:
         settings: Settings of the run file.
         corpus: Directory or address of the corpus.
         seeds: Seeds of the runs.
-        test: Name and hash of the test set, and the function that scores a run on it.
+        test: Name and hash of the test set, and the function that scores a run on it; None if there
+            is no test set.
     """
 
     settings: Mapping[str, Any]
@@ -179,25 +180,25 @@ class PretrainingProgram:
     metric: None = None
 
     def run(self, seed: int, out: Path) -> tuple[str, Scores]:
-        """Pretrain with a seed, or resume the run; return the first score, and all scores."""
+        """Start or resume the run with this seed; return the name of the metric, and the scores."""
         settings = override(self.settings, [("train.seed", str(seed))])
         with quietly():
             scores = pretrain(settings, corpus=self.corpus, out=out, resume="auto")
         return next(iter(scores)), scores
 
     def dev_loss(self, folders: Sequence[Path]) -> float:
-        """Return 0, because pretraining runs are compared by their loss already."""
+        """Return 0, because the loss is already the score by which runs are compared."""
         return 0.0
 
     def drop_weights(self, folders: Sequence[Path]) -> None:
-        """Keep the weights, which are the result of a pretraining."""
+        """Delete nothing, because the weights are the result of pretraining."""
 
     def score_test(self, folder: Path, num_candidates: int) -> Scores:
-        """Score a run on the test set, once; a different test set is scored again."""
+        """Score a run on the test set, unless the run already has scores on this test set."""
         if self.test is not None:
             record, score = self.test
             path = folder / TEST
-            stored = read_json(path, CheckpointError, "delete it") if path.exists() else None
+            stored = read_json(path, CheckpointError, "delete the file") if path.exists() else None
             if not isinstance(stored, dict) or stored.get("sha256") != record["sha256"]:
                 with quietly():
                     write_json(path, {**record, "scores": score(folder)})
@@ -210,13 +211,13 @@ Program = FinetuningProgram | PretrainingProgram
 def open_program(
     recipe: str, settings: Mapping[str, Any], seeds: int, examples: SharedExamples
 ) -> Program:
-    """Check settings, and return the program that runs with them.
+    """Check the settings of a program, and return the program.
 
     Args:
-        recipe: Name of the program.
-        settings: Its settings.
+        recipe: Name of the program: finetune, distill or pretrain.
+        settings: Settings of the program.
         seeds: Number of seeds.
-        examples: Examples that several runs use.
+        examples: Cache of the examples.
 
     Raises:
         ConfigError: If a setting is invalid.
@@ -234,7 +235,7 @@ def open_program(
 def _finetuning(
     settings: Mapping[str, Any], seeds: int, examples: SharedExamples
 ) -> FinetuningProgram:
-    """Return a fine-tuning with the arguments of `bertkit.finetune`."""
+    """Return a program that calls `bertkit.finetune`, whose arguments are `settings`."""
     task = tasks.find(_required(settings, "task"))
     arguments, keywords = _split(settings, ("task", "model", "settings", "options", "reading"))
     training, options, reading = grouped(
@@ -252,7 +253,7 @@ def _finetuning(
 def _distillation(
     settings: Mapping[str, Any], seeds: int, examples: SharedExamples
 ) -> FinetuningProgram:
-    """Return a distillation with the arguments of `bertkit.distill`."""
+    """Return a program that calls `bertkit.distill`, whose arguments are `settings`."""
     teacher = _required(settings, "teacher")
     names = ("teacher", "task", "student", "layers", "follow", "settings", "terms", "reading")
     arguments, keywords = _split(settings, names)
@@ -272,7 +273,7 @@ def _distillation(
 def _pretraining(
     settings: Mapping[str, Any], seeds: int, examples: SharedExamples
 ) -> PretrainingProgram:
-    """Return a pretraining with `config`, `corpus`, `test`, and settings of run files."""
+    """Return a pretraining program from `config`, `corpus`, `test`, and settings of run files."""
     corpus = str(_required(settings, "corpus"))
     changes = {n: v for n, v in settings.items() if n not in ("config", "corpus", "test")}
     data = merged(read_run_file(settings["config"]) if "config" in settings else {}, changes)
@@ -284,7 +285,7 @@ def _pretraining(
         if "test" in settings:
             test = _read_test_set(config, examples.locate(settings["test"]))
     elif "test" in settings:
-        raise ConfigError(f"test is not supported with family = {family!r}; remove it")
+        raise ConfigError(f"test is not supported with family = {family!r}; remove test")
     return PretrainingProgram(data, corpus, range(first, first + seeds), test)
 
 
@@ -300,7 +301,7 @@ def _read_test_set(config: PretrainConfig, file: Any) -> tuple[Mapping[str, str]
 def _split(
     settings: Mapping[str, Any], names: Sequence[str]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the settings with these names, and all others except `FILES`."""
+    """Split settings into the settings with these names and all others, without `FILES`."""
     arguments = {name: value for name, value in settings.items() if name in names}
     rest = {n: value for n, value in settings.items() if n not in names and n not in FILES}
     return arguments, rest
@@ -321,7 +322,7 @@ def _checked(
     training: Finetune,
     seeds: int,
 ) -> FinetuningProgram:
-    """Check the examples, and return the program."""
+    """Check the examples, and return the program that trains on them."""
     fitted = task.from_examples(data["train"].examples, options)
     check_metric(fitted, training.metric)
     for part in data.values():

@@ -1,4 +1,7 @@
-"""Extend the vocabulary or the positions of a model, initialized from its own embeddings."""
+"""Extension of a model's vocabulary or position embeddings.
+
+New embeddings are computed from the existing embeddings of the model.
+"""
 
 from __future__ import annotations
 
@@ -28,21 +31,25 @@ def extend(
     """Add words to the vocabulary of a model.
 
     Existing ids and embeddings do not change. The embedding of a new word is the mean of the
-    embeddings of its old subwords; continue pretraining or fine-tune the model afterwards.
+    embeddings of the subwords that it was split into before. Continue pretraining or fine-tune the
+    model afterwards.
 
     Args:
         model: Model directory or hub id, with a WordPiece vocabulary.
-        texts: Texts of your domain: files or directories of .txt, .jsonl or .parquet, also .gz.
+        texts: Texts of your domain: .txt, .jsonl or .parquet files, also with .gz, or directories
+            of them.
         out: Output directory of the larger model. Must not exist.
-        size: Number of words to add: the words that save the most tokens in the texts.
-        words: File with the words to add, one per line, instead of --size.
-        min_frequency: Minimum count of a word in the texts.
+        size: Number of words to add. The words that save the most tokens in the texts are added.
+        words: File that contains the words to add, one per line. Set either words or size.
+        min_frequency: Minimum number of times that an added word occurs in the texts.
 
     Returns:
-        Number of new words, subwords per word before and after, and the first new words.
+        The number of added words, the mean number of tokens per word before and after, and the
+        first 20 added words.
 
     Raises:
-        ConfigError: If out exists, a word is already in the vocabulary, or there are no words.
+        ConfigError: If out exists, a word is already in the vocabulary, or there are no words to
+            add.
     """
     check_unused(out)
     if isinstance(words, Path):
@@ -60,8 +67,8 @@ def extend(
     chosen = list(words or ()) or choose(tokenizer, counts, size or 0, min_frequency=min_frequency)
     if not chosen:
         raise ConfigError(
-            f"the texts contain no split word at least {min_frequency} times; reduce "
-            "min_frequency, or use other texts"
+            f"the tokenizer splits no word that occurs at least {min_frequency} times in the "
+            "texts; reduce min_frequency, or use other texts"
         )
     larger, subwords = extended(tokenizer, chosen)
     size = max(loaded.model.config.vocab, larger.vocab_size)
@@ -78,13 +85,13 @@ def extend(
 def extend_positions(
     model: str | Path, /, *, length: int, out: Path, method: Literal["tile", "interpolate"] = "tile"
 ) -> dict[str, Any]:
-    """Extend the position embeddings of a model to longer texts.
+    """Add position embeddings to a model, so that it can process longer texts.
 
     Continue pretraining on long texts afterwards.
 
     Args:
         model: Model directory or hub id.
-        length: Number of tokens of the longest sequence.
+        length: New maximum number of tokens of a sequence.
         out: Output directory of the new model. Must not exist.
         method: tile repeats the position embeddings, so that outputs for short texts do not change;
             interpolate stretches them.
@@ -93,7 +100,8 @@ def extend_positions(
         Number of positions before and after.
 
     Raises:
-        ConfigError: If the model has no learned positions, or at least `length` positions already.
+        ConfigError: If the model has no learned position embeddings, or already has `length` or
+            more of them.
 
     Source:
         Beltagy et al. 2020, section 5.

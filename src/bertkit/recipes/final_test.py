@@ -37,7 +37,7 @@ def score_test(out: Path, task: type[Task[Any, Any]], test: Examples, device: st
 
 
 def read_test(out: Path) -> dict[str, float]:
-    """Return the test scores of a run, with the prefix `test_`; empty without a test set.
+    """Return the test scores of a run, with the prefix `test_`, or an empty dict.
 
     Args:
         out: Run directory.
@@ -53,7 +53,7 @@ def read_test(out: Path) -> dict[str, float]:
             scores: dict[str, float] = record["scores"]
             return {TEST_PREFIX + name: score for name, score in scores.items()}
     raise CheckpointError(
-        f"{out / TEST}: damaged; remove it, and run bertkit evaluate on the test set"
+        f"{out / TEST}: damaged; delete the file, and run bertkit evaluate on the test set"
     )
 
 

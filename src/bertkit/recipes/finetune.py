@@ -66,40 +66,44 @@ class Finetune(Settings, frozen=True):
     epochs: Count = 3
     """Number of passes over the training examples."""
     batch_size: Count = 32
-    """Number of examples per step. An example is one window in tasks that split long texts."""
+    """Number of examples per step. In tasks that split long texts, each window is an example."""
     learning_rate: Positive | None = None
-    """Peak learning rate. Default: set by hidden size; 10 times higher with LoRA in most tasks."""
+    """Peak learning rate. The default depends on the model's hidden size and, in most tasks, is 10
+    times higher with LoRA."""
     warmup: Rate = 0.1
-    """Fraction of the steps with linear warmup of the learning rate."""
+    """Fraction of the steps during which the learning rate increases linearly to its peak."""
     weight_decay: Annotated[float, Meta(ge=0.0)] = 0.01
-    """Weight decay of matrices. It does not apply to biases and norms."""
+    """Weight decay of matrices. Biases and normalization weights are not decayed."""
     layer_decay: Annotated[float, Meta(gt=0.0, le=1.0)] = 1.0
-    """Layer-wise learning rate decay: factor from each layer to the layer below it; 1: no decay."""
+    """Layer-wise learning rate decay: the learning rate of a layer is the rate of the layer above
+    it, multiplied by this factor. 1 means no decay."""
     frozen_layers: Annotated[int, Meta(ge=0)] = 0
-    """Number of frozen layers, from the bottom. The embeddings are also frozen."""
+    """Number of layers to freeze, counted from the bottom. The embeddings are then also frozen."""
     gradual_unfreezing: bool = False
-    """Whether to train only the heads in the first epoch, and one more layer, from the top, in each
-    other epoch; the embeddings follow last (Howard & Ruder 2018)."""
+    """Whether to train only the heads in the first epoch, and to unfreeze one more layer in each
+    following epoch, from the top down and the embeddings last (Howard & Ruder 2018)."""
     random_weights: bool = False
     """Whether to start from random weights instead of the model's weights, as a baseline."""
     lora: LoRA = LoRA()
     features: str | None = None
-    """Frozen hidden states that a new BiLSTM is trained on, while the model does not change. One
-    layer: embeddings, 3, or -1 (the last layer). Several layers: sum:, mix: (weighted sum with
-    trained weights) or concat:, followed by -4 (the last four layers), all, or 0 (all layers and
-    the embeddings), such as concat:-4."""
+    """Hidden states of the model on which a new BiLSTM is trained. The model itself is frozen. For
+    one layer, use embeddings, 3, or -1 (the last layer). For several layers, use sum:, mix:
+    (weighted sum with trained weights) or concat:, followed by -4 (the last four layers), all, or 0
+    (all layers and the embeddings), such as concat:-4."""
     max_grad_norm: Positive = 1.0
     """Maximum norm of the gradient (gradient clipping)."""
     metric: str | None = None
-    """Dev score that selects the best epoch, such as f1. Default: the task's main score."""
+    """Score on dev by which the best epoch is selected, such as f1. Default: the task's main
+    score."""
     patience: Count | None = None
-    """Number of epochs without a better dev score before training stops (early stopping)."""
+    """Number of epochs without a better dev score after which training stops (early stopping)."""
     seed: Seed = 0
-    """Random seed of the new head, the order of examples, and dropout."""
+    """Random seed for the weights of the new head, the order of examples, and dropout."""
     max_length: Count | None = None
     """Maximum sequence length in tokens. Default: the model's maximum length."""
     max_batch_tokens: Count = 8192
-    """Maximum number of tokens per forward pass. Larger steps use gradient accumulation in fp32."""
+    """Maximum number of tokens per forward pass. A step with more tokens is split into several
+    passes, whose gradients are accumulated in fp32."""
     precision: Precision = "auto"
     """Mixed precision (bf16) or fp32; fp16 is not supported. Auto uses bf16 if it is faster."""
     device: str = "auto"
@@ -108,7 +112,7 @@ class Finetune(Settings, frozen=True):
     """Weight of the causal LM loss that is added to the task loss when a causal model is trained on
     labels or choices (λ in Radford et al. 2018, equation 5). Default: 0.5; 0 disables it."""
     save_minutes: Annotated[float, Meta(ge=0.0)] = 5.0
-    """Number of minutes between checkpoints for --resume."""
+    """Number of minutes between the checkpoints from which --resume continues."""
     track: Track = "none"
     """Experiment tracker that records losses and scores."""
 
@@ -116,21 +120,22 @@ class Finetune(Settings, frozen=True):
         is_changed = self.frozen_layers or self.gradual_unfreezing or self.random_weights
         if self.features is not None and (is_changed or self.layer_decay < 1 or self.lora.rank):
             names = "frozen_layers, gradual_unfreezing, layer_decay, lora, or random_weights"
-            raise ValueError(f"features cannot be combined with {names}; remove them")
+            raise ValueError(f"features cannot be combined with {names}; remove these settings")
 
 
 def default_learning_rate(task: Task[Any, Any], hidden: int, lora_rank: int = 0) -> float:
     """Return the default peak learning rate.
 
-    It is the paper's 5e-5 for hidden sizes of 768 and more, and larger for smaller hidden sizes, up
-    to 3e-4. Tasks that compare the texts of a step use 5e-5, because a higher rate destroys
-    similarities that the model has learned. LoRA uses ten times the rate, except in these tasks and
-    in generative ones, where it was not tested.
+    For hidden sizes of 768 and more, the rate is 5e-5, as in the paper. For smaller hidden sizes,
+    it is higher, up to 3e-4. Tasks that compare the texts of a step with each other always use
+    5e-5, because a higher rate destroys similarities that the model has learned. With LoRA, the
+    rate is ten times higher, except in these tasks and in generative tasks, in which a higher rate
+    was not tested.
 
     Args:
         task: The task.
         hidden: Hidden size of the model.
-        lora_rank: Rank of the adapters; 0 without adapters.
+        lora_rank: Rank of the LoRA adapters, or 0 if the model has no adapters.
 
     Source:
         Devlin et al. 2019, appendix A.3; Turc et al. 2019 for small models, with rates up to 3e-4;
@@ -143,7 +148,7 @@ def default_learning_rate(task: Task[Any, Any], hidden: int, lora_rank: int = 0)
 
 
 FREE = ("save_minutes", "max_batch_tokens", "track")
-"""Settings that may differ when a run is resumed."""
+"""Settings that may change when a run is resumed."""
 
 
 @document_keywords(Finetune, Reading)
@@ -170,30 +175,34 @@ def finetune(
     process scores it and returns the scores.
 
     Args:
-        task: Name of a task, module:Class, or a class.
-        model: Model directory, hub id, or loaded model, which is not changed.
+        task: Name of a task, a task of your own as module:Class, or a class.
+        model: Model directory, hub id, or loaded model. A loaded model is not changed.
         train: Labeled examples: a file, a DataFrame or other rows, or examples of the task.
-        dev: Examples that select the best epoch, or the fraction of train to hold out, such as 0.1.
-        test: Examples, or a fraction of train, that only the selected epoch is scored on, once.
+        dev: Examples on which every epoch is scored, to select the best epoch, or the fraction of
+            train to hold out, such as 0.1.
+        test: Examples on which only the selected epoch is scored, once, or the fraction of train to
+            hold out.
         out: Output directory. It must not exist, unless the run is resumed.
-        settings: Settings of training, which are also keywords, such as `epochs=2`.
-        options: Options of the task, which are also keywords, such as `class_weights="balanced"`.
-            `bertkit finetune TASK --help` describes them.
-        reading: Columns and format of files, which are also keywords, such as
+        settings: Training settings. They can also be passed as keywords, such as `epochs=2`.
+        options: Options of the task. They can also be passed as keywords, such as
+            `class_weights="balanced"`. `bertkit finetune TASK --help` describes them.
+        reading: Columns and format of files. They can also be passed as keywords, such as
             `text_column="review"`.
-        resume: Whether to resume an interrupted run, to the same weights. "auto" starts the run if
-            it does not exist.
-        teacher: Teacher whose outputs and states the model is also trained on.
-        on_epoch: Function that is called with the number and the dev scores of each epoch.
+        resume: Whether to resume an interrupted run. The final weights are the same as without an
+            interruption. "auto" resumes the run if it exists, and otherwise starts it.
+        teacher: Teacher model for distillation. The model learns from its outputs and hidden
+            states.
+        on_epoch: Function that is called after each epoch, with the epoch's number and dev scores.
         **keywords: Settings, options and columns, as listed below.
 
     Returns:
-        The scores of the best epoch on dev. Names of scores start with `best_` if an option, such
-        as a threshold, was optimized on dev, and with `test_` if they are scores on the test set.
+        The scores of the best epoch on dev and on the test set, if there is one. The name of a
+        score starts with `test_` if the score was computed on the test set. It starts with `best_`
+        if an option, such as a threshold, was optimized on dev.
 
     Raises:
-        ConfigError: If a setting is invalid or `out` exists. It is raised before training.
-        DataError: If an example is invalid. It is raised before training.
+        ConfigError: If a setting is invalid or `out` exists. It is raised before training starts.
+        DataError: If an example is invalid. It is raised before training starts.
 
     Tasks and their options:
         answer: window_overlap, question_tokens, answer_tokens, best, no_answer,
@@ -215,7 +224,7 @@ def finetune(
     if teacher is not None and settings.lm_weight:
         raise ConfigError("lm_weight cannot be combined with a teacher; remove lm_weight")
     if settings.features is not None and (teacher is not None or isinstance(model, Loaded)):
-        raise ConfigError("features requires a model directory or hub id, and no teacher")
+        raise ConfigError("features requires a model directory or hub id, without a teacher")
     check_tracker(settings.track, "track")
     with connect() as ranks:
         run = Run(out, resume=resume, ranks=ranks)
@@ -235,7 +244,7 @@ def finetune(
 
 @dataclass
 class _Learner:
-    """A model that is fine-tuned, with its task, features and objective."""
+    """A model to fine-tune, with its task, its objective and the encoded examples."""
 
     task: Task[Any, Any]
     loaded: Loaded
@@ -307,7 +316,7 @@ def _add_adapters(loaded: Loaded, settings: Finetune) -> None:
 
 
 def _check_trainable(network: Model, task: Task[Any, Any], settings: Finetune) -> None:
-    """Check that the task trains a weight of the model.
+    """Check that at least one weight of the model is trained.
 
     Raises:
         ConfigError: If all weights are frozen.
@@ -339,7 +348,8 @@ def _train(
     warmup_steps = round(settings.warmup * total)
     plan = schedule("linear", steps=total, warmup_steps=warmup_steps, decay_steps=0)
     start = run.begin(state, total)
-    # Up to here run.json contains the requested rate; later files contain the rate that was used.
+    # run.json contains the learning rate as it was set, and is already written. The files that
+    # are written from here on contain the rate that is used.
     run.record = {**run.record, "settings": {**run.record["settings"], "learning_rate": rate}}
     epochs = _epochs(run, learner, data["dev"], settings, start)
     units = training_units(task, learner.features, settings.seed)  # they may have references now
@@ -383,7 +393,11 @@ def _train(
 
 
 def _epochs(run: Run, learner: _Learner, dev: Examples, settings: Finetune, start: int) -> Epochs:
-    """Return the epochs of a run. If the task needs them, add outputs of the initial model."""
+    """Return the epochs of a run.
+
+    If the task compares the model with the initial model, the outputs of the initial model are
+    added to the features first.
+    """
     task, max_batch_tokens = learner.task, settings.max_batch_tokens
     if isinstance(task, NeedsReference):
         learner.features, learner.dev_features = task.add_reference(
@@ -413,7 +427,7 @@ def grouped(
     reading: Reading | Mapping[str, Any] | None,
     keywords: Mapping[str, Any],
 ) -> tuple[Finetune, Settings, Reading]:
-    """Return the complete settings, options and columns, with the keywords that set them.
+    """Return the settings, options and columns, after setting the values given as keywords.
 
     Raises:
         ConfigError: If a keyword is unknown or a value is invalid.
@@ -457,7 +471,9 @@ def _check_record(
     reading: Reading,
     teacher: TaskTeacher | None,
 ) -> None:
-    """Check that a directory to resume belongs to this run. Files of examples may have moved.
+    """Check that a directory to resume was created with the same settings and examples.
+
+    The files of the examples may have been moved.
 
     Raises:
         ConfigError: If a setting differs.
@@ -478,8 +494,8 @@ def _check_record(
         ),
         errors={
             f"data.{name}.sha256": DataError(
-                f"{name}: the examples changed since {run.out} began; resume with the same "
-                "examples, or start another run"
+                f"{name}: the examples have changed since the run {run.out} started; resume with "
+                "the original examples, or start a new run"
             )
             for name in data
         },
@@ -489,7 +505,7 @@ def _check_record(
 def _features(
     task: Task[Any, Any], loaded: Loaded, train: Examples, dev: Examples
 ) -> tuple[list[Feature], list[Feature]]:
-    """Encode the examples of train, with targets, and of dev; report truncated examples."""
+    """Encode the examples of train, with their targets, and of dev, and log truncated examples."""
     policy, length = policy_of_files(task), loaded.length
     encoded = []
     for name, data in (("train", train), ("dev", dev)):
@@ -518,7 +534,7 @@ def _length(settings: Finetune, loaded: Loaded) -> int:
 def _state(settings: Finetune, rate: float, learner: _Learner) -> State:
     """Return the optimizer and the weights that it updates."""
     network = learner.network
-    # Batches of a third-party task may contain tokens that no feature has.
+    # A third-party task may add tokens to batches that do not occur in the features.
     ids = [feature.encoding.ids for feature in learner.features]
     rows = find_used_rows(network, ids) if is_builtin(type(learner.task)) else {}
     masters = Masters(network, learner.dtype, rows)
@@ -535,7 +551,7 @@ def _state(settings: Finetune, rate: float, learner: _Learner) -> State:
 def _unfreezing(
     groups: Iterator[list[Batch]], state: State, per_epoch: int, start: int, epochs: int
 ) -> Iterator[list[Batch]]:
-    """Yield the groups of batches; unfreeze one more layer before the first step of each epoch."""
+    """Yield the batches of each step, and unfreeze one more layer at the start of each epoch."""
     model, learned = state.masters.model, tuple(state.learned)
     if frozen := unfreeze(model, learned, epochs - 1):
         say(

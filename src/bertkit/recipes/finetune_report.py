@@ -28,7 +28,7 @@ def finish(
         run: The run.
         task: The task.
         epochs: Epochs of the run.
-        data: Examples, by the names train, dev and, optionally, test.
+        data: Examples under the names train, dev and, optionally, test.
 
     Returns:
         The scores of the best epoch on dev and test.
@@ -48,7 +48,7 @@ def finish(
         score_test(run.out, type(task), data["test"], run.record["settings"]["device"])
     record = epochs.result(report)
     write_card(run.out, record)
-    write_json(run.out / SCORES, record)  # the last file: with it, the run is finished
+    write_json(run.out / SCORES, record)  # Written last, because it marks the run as finished.
     run.drop_checkpoints()
     return {**record["dev"], **read_test(run.out)}
 
@@ -57,7 +57,7 @@ def finished(run: Run) -> dict[str, float]:
     """Return the scores of a finished run.
 
     Args:
-        run: The run, which may have stopped before it deleted its checkpoints.
+        run: The run. Its checkpoints may still exist, if it was stopped before it deleted them.
 
     Raises:
         CheckpointError: If a file of the model has changed.

@@ -18,15 +18,15 @@ def info(
 ) -> list[Variant] | None:
     """Describe a model, a corpus, a run, or the run files of bertkit.
 
-    For a model, the shape, parameters, heads and labels are printed as JSON. For a corpus, samples
-    with their masks and statistics are printed. If the directory contains runs but no model, a
-    table of the runs is printed.
+    For a model, the shape, the number of parameters, the heads and the labels are printed as JSON.
+    For a corpus, statistics and some samples with their masks are printed. If the directory
+    contains runs but no model, a table of the runs is printed.
 
     Args:
-        path: Directory of a model, corpus or run, or hub id. Default: compare the run files of
-            bertkit by size, shape, method and data.
-        samples: Settings of the printed samples of a corpus.
-        json: Whether to print the run files as JSON.
+        path: Directory of a model, corpus or run, or hub id of a model. By default, the run files
+            of bertkit are compared by size, shape, method and data.
+        samples: Settings for the samples of a corpus that are printed.
+        json: Whether to print the list of run files as JSON.
 
     Returns:
         The run files if `json` is set, else None.
@@ -37,9 +37,9 @@ def info(
     detected = None if path is None else format_of(Path(path))
     is_corpus = path is not None and detected is None and Path(path, "manifest.json").exists()
     if samples is not None and not is_corpus:
-        raise ConfigError(f"{path or 'info'}: not a corpus; remove the options of samples")
+        raise ConfigError(f"{path or 'info'}: not a corpus; remove the options for samples")
     if json and path is not None:
-        raise ConfigError(f"{path}: --json is only supported for the list of run files; remove it")
+        raise ConfigError(f"{path}: --json is only supported for the list of run files; omit it")
     if json:
         return variants()
     if path is None:

@@ -1,4 +1,4 @@
-"""Printing of samples of a corpus with their masks, and of statistics."""
+"""Printed samples of a corpus, which show their masks, and statistics of a corpus."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from bertkit.text.tokenizer import Tokenizer
 
 
 class SampleSettings(Settings, frozen=True):
-    """Settings of the samples of a corpus that are printed."""
+    """Settings for the samples of a corpus that are printed."""
 
     count: int = 3
     """Number of samples to print."""
     run_file: str | None = None
-    """Run file whose sampling and masking to use, instead of length and pairs."""
+    """Run file from which to take the sampling and masking, instead of length and pairs."""
     seed: Seed = 0
     """Random seed of the samples."""
     length: int = 128
@@ -34,11 +34,11 @@ class SampleSettings(Settings, frozen=True):
 
 
 def print_samples(corpus: Path, settings: SampleSettings) -> None:
-    """Print samples of a corpus with their masks, and statistics.
+    """Print samples of a corpus with their masks, and statistics of the corpus.
 
     Args:
         corpus: Directory of the corpus.
-        settings: Settings of the samples.
+        settings: Settings for the samples.
     """
     loaded = Corpus.open(corpus)
     tokenizer = loaded.tokenizer()
@@ -59,11 +59,11 @@ def print_samples(corpus: Path, settings: SampleSettings) -> None:
 
 
 STATISTICS_SAMPLES = 1000
-"""Minimum number of samples from which the rates of masks and pairs are computed."""
+"""Minimum number of samples from which the fractions of masks and pairs are computed."""
 
 
 def statistics(corpus: Corpus) -> dict[str, float | int]:
-    """Count tokens, sentences and documents of a corpus, and their typical lengths."""
+    """Return the numbers of tokens, sentences and documents of a corpus, and typical lengths."""
     lengths = np.diff(corpus.starts)
     documents = np.diff(corpus.document_starts)
     return {
@@ -78,7 +78,7 @@ def statistics(corpus: Corpus) -> dict[str, float | int]:
 
 
 def rates(samples: Samples, items: list[Sample]) -> dict[str, float]:
-    """Return the fractions of masked tokens by type of mask, and of true pairs."""
+    """Return the fractions of selected tokens, of each type of mask, and of true sentence pairs."""
     mask = samples.tokenizer.mask
     inputs = np.concatenate([s.ids[s.masked_positions] for s in items])
     labels = np.concatenate([s.labels for s in items])
@@ -103,16 +103,16 @@ def take(
     seed: int,
     count: int,
 ) -> tuple[Samples, list[Sample]]:
-    """Return the first samples of a run with these settings, without held-out documents."""
+    """Return the first samples of a run with these settings, if the run holds out no documents."""
     samples = Samples(corpus, tokenizer, sampling, masking, seed=seed)
     return samples, samples.batch(0, count)
 
 
 def readable(samples: Samples, sample: Sample) -> Iterator[str]:
-    """Yield the lines that show a sample: the label of the pair, then the tokens of each segment.
+    """Yield lines that show a sample: the label of the sentence pair, then each segment's tokens.
 
-    `[MASK]←word` is a masked token, `other←word` a replaced token, and `word←=` an unchanged token
-    that the model predicts.
+    `[MASK]←word` means that the token `word` is masked, and `other←word` that it is replaced with
+    `other`. `word←=` means that the model predicts the token although it is unchanged.
     """
     titles = {"nsp": ("IsNext", "NotNext"), "sop": ("InOrder", "Swapped"), "none": ("", "")}
     if sample.pair is not None:
@@ -137,7 +137,7 @@ def samples_of_run(record: Mapping[str, Any], count: int) -> list[str]:
         count: Number of samples.
 
     Returns:
-        The samples. Empty if the corpus does not exist any more.
+        The samples, or an empty list if the corpus no longer exists.
     """
     corpus = Path(record.get("corpus_folder", ""))
     if not record.get("corpus_folder") or "config" not in record or not corpus.is_dir():

@@ -24,7 +24,7 @@ PIPELINES = {
     "dpo": "text-generation",
     "seq2seq": "text2text-generation",
 }
-"""Pipeline tags of the hub, by task."""
+"""Pipeline tag of the hub for each task."""
 
 
 INSTALLED = ("site-packages", "dist-packages")
@@ -71,13 +71,13 @@ def front_matter(folder: Path, run: Mapping[str, Any]) -> list[str]:
 
 
 def read_settings(folder: Path) -> dict[str, Any]:
-    """Return the content of config.json; empty if it does not exist."""
+    """Return the content of config.json, or an empty dict if the file does not exist."""
     path = folder / "config.json"
     return read_object(path) if path.exists() else {}
 
 
 def is_own_format(settings: Mapping[str, Any]) -> bool:
-    """Return whether only bertkit loads a model with these settings of config.json."""
+    """Return whether only bertkit can load a model whose config.json has these settings."""
     family = family_of(settings.get("model_type", BERT.name))
     return family is None or family.config_type is not TransformerConfig
 
@@ -85,20 +85,20 @@ def is_own_format(settings: Mapping[str, Any]) -> bool:
 def model_name(model: str) -> str:
     """Return the public name of a model: its hub id, or the name of its directory.
 
-    A directory within a package that pip installed has the name of the package.
+    If the directory is part of an installed package, the result is the name of the package.
 
     Args:
         model: Hub id, or path of a model directory.
     """
     if hub_id(model):
         return model
-    parts = Path(model).absolute().parts  # The path "." has no name.
+    parts = Path(model).absolute().parts  # The relative path "." has no name.
     installed = [child for parent, child in pairwise(parts) if parent in INSTALLED]
     return installed[-1] if installed else parts[-1]
 
 
 def data_name(about: Mapping[str, Any]) -> str:
-    """Return the public name of a data set. Directories of a file are removed.
+    """Return the public name of a data set: for a file, its name without the directories.
 
     Args:
         about: Entry of the data set in the record of a run.

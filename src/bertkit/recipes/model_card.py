@@ -26,14 +26,14 @@ EXAMPLES = {
     "similarity": '("How are you?", "Are you well?")',
     "respond": '("How are you?", ["Fine, thanks.", "At eight."])',
 }
-"""Example input of the tasks whose input is not a single text."""
+"""Example input for each task whose input is not a single text."""
 
 COMMANDS = {
     "chat": "bertkit chat {}",
     "dpo": "bertkit chat {}",
     "seq2seq": 'echo "A text." | bertkit generate {}',
 }
-"""Commands that run the models of generative tasks."""
+"""Command that runs a model of each generative task."""
 
 AUTO = {
     "classify": "AutoModelForSequenceClassification",
@@ -47,7 +47,7 @@ AUTO = {
     "dpo": "AutoModelForCausalLM",
     "seq2seq": "AutoModelForSeq2SeqLM",
 }
-"""Class of transformers (or sentence-transformers) that loads the models of each task."""
+"""Class of transformers or sentence-transformers that loads the models of each task."""
 
 
 def write_card(folder: Path, run: Mapping[str, Any], *, num_candidates: int = 1) -> None:
@@ -60,7 +60,7 @@ def write_card(folder: Path, run: Mapping[str, Any], *, num_candidates: int = 1)
     """
     task = run["task"]
     name = task["name"]
-    # Scores of a tagger are equal for columns and for raw text.
+    # A tagger has the same scores on columns of words as on raw text.
     # test: tests/data/test_word_columns.py::test_columns_and_joined_text_have_equal_features
     scores = {k: v for k, v in run["dev"].items() if k != "epoch"}
     lines = [
@@ -174,11 +174,11 @@ def _adapters(folder: Path, lora: Mapping[str, Any]) -> list[str]:
 
 
 def settings_lines(values: Mapping[str, Any], group: str = "") -> list[str]:
-    """Return a line for each setting, with its dotted path.
+    """Return a list item for each setting, with its dotted name and its value.
 
     Args:
         values: The settings.
-        group: Prefix of the paths.
+        group: Prefix of the names, such as "lora.".
     """
     lines: list[str] = []
     for name, value in values.items():

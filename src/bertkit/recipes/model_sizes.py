@@ -24,8 +24,8 @@ class Variant(msgspec.Struct, frozen=True):
     name: str
     family: str
     parameters: int
-    """Number of parameters, with the vocabulary size of the published model. An encoder has a
-    pooler, and no other head."""
+    """Number of parameters, with the vocabulary size of the published model. The heads of an
+    encoder are not counted, except the pooler."""
     layers: int
     decoder: int
     """Number of layers of the decoder of an encoder-decoder model, else 0."""
@@ -34,7 +34,7 @@ class Variant(msgspec.Struct, frozen=True):
     embedding: int
     """Size of the token embedding."""
     weights: int
-    """Number of sets of weights; fewer than `layers` if layers share weights."""
+    """Number of layers with their own weights. It is below `layers` if layers share weights."""
     method: str
     """Training objective and masking."""
     data: str
@@ -45,13 +45,13 @@ class Pretraining(NamedTuple):
     """Pretraining of a model that is not a Transformer."""
 
     run: Callable[..., dict[str, float]]
-    """Pretrain a model, with the arguments of `bertkit.pretrain`."""
+    """Function that pretrains a model. It has the arguments of `bertkit.pretrain`."""
     variant: Callable[[str, Mapping[str, Any]], Variant]
-    """Return the variant of a run file, from its name and settings."""
+    """Function that describes a run file, given the name and the settings of the file."""
 
 
 PRETRAININGS: Mapping[str, Pretraining] = Registry("pretrainings", {})
-"""Pretrainings, by the `family` of their run files."""
+"""Pretraining for each value of `family` in a run file, if it is not a Transformer."""
 
 
 def print_variants(rows: Sequence[Variant]) -> None:
@@ -67,7 +67,7 @@ def print_variants(rows: Sequence[Variant]) -> None:
 
 
 def variants() -> list[Variant]:
-    """Return the run files in the order of their families and sizes."""
+    """Describe the run files of bertkit, sorted by family and size."""
     rows = []
     for path in CONFIGS.glob("*.toml"):
         data = read_toml(path)

@@ -1,4 +1,4 @@
-"""Prediction with a fine-tuned model for rows in memory or in a file."""
+"""Predictions of a fine-tuned model for rows in memory or in a file."""
 
 from __future__ import annotations
 
@@ -38,19 +38,21 @@ def predict(
     reading: Reading | Mapping[str, Any] | None = None,
     **columns: Any,
 ) -> list[Any]:
-    """Predict for each row; `bertkit.frame` converts the predictions to a DataFrame.
+    """Predict with a model for each row, such as the label of its text.
+
+    `bertkit.frame` converts the predictions to a DataFrame.
 
     Args:
         model: Model directory, hub id, exported model, loaded model, or pipeline.
-        rows: A DataFrame, one of its columns, a Dataset, dicts, texts, (text, pair) tuples, or a
-            file as a `Path`. Labels are not required.
-        task: Task of the model, if it is not a task of bertkit.
+        rows: A DataFrame, a column of a DataFrame, a Dataset, a list of dicts, texts or
+            (text, pair) tuples, or the `Path` of a file. Labels are not required.
+        task: Task of the model, if the task is not part of bertkit.
         long: What to do with texts that are too long: raise an error, truncate them, or split them
-            into windows. Default: truncate if the task supports it.
-            The number of truncated texts is logged.
+            into windows. By default, they are truncated if the task supports it. The number of
+            truncated texts is logged.
         precision: Precision of the computation.
         device: Device, such as "cpu". "auto" selects a GPU if PyTorch finds one.
-        reading: Columns and format of the rows. Default: detected as in files.
+        reading: Columns and format of the rows. Default: detected from the rows.
         **columns: Columns as keywords, such as `text_column="review"`.
 
     Returns:
@@ -66,7 +68,7 @@ def predict(
         answer = open_format(model).load_predictor(LoadSettings(precision, device, task))
     (resolved,) = with_keywords("predict", {Reading: reading}, columns)
     if isinstance(rows, str) and is_table(rows):
-        raise DataError(f"{rows}: a file, not a text; pass a pathlib.Path")
+        raise DataError(f"{rows}: expected a text, got the name of a file; pass a pathlib.Path")
     if isinstance(rows, str | tuple):
         rows = [rows]
     elif not (hasattr(rows, "__iter__") or is_rows(rows)):

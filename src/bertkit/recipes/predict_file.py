@@ -35,7 +35,7 @@ Row = Mapping[str, Any]
 
 
 def check_out(out: Path) -> None:
-    """Check an output path of predictions.
+    """Check that predictions can be written to a path.
 
     Args:
         out: Output path.
@@ -56,23 +56,23 @@ def predict_file(
     long: Long | None = None,
     watched: bool = True,
 ) -> tuple[Sequence[Row], Iterator[Any]]:
-    """Predict for each row of a file.
+    """Read the rows of a file, and predict for each row.
 
     Args:
         answer: The model.
         file: Path of the file.
         reading: Columns and format of the file.
         long: What to do with texts that are too long: raise an error, truncate them, or split them
-            into windows. Default: the policy of the task for files.
-            The number of truncated texts is logged.
+            into windows. By default, the task decides; see `policy_of_files`. The number of
+            truncated texts is logged.
         watched: Whether to show a progress bar.
 
     Returns:
         The rows, and an iterator over their predictions.
 
     Raises:
-        DataError: If a row is invalid; the message contains file and line.
-        ConfigError: If the task does not support the policy.
+        DataError: If a row is invalid. The message names the file and the line.
+        ConfigError: If the task does not support the value of `long`.
     """
     source = _source(answer.task.name, file, reading)
     examples = read_examples(
@@ -90,14 +90,14 @@ def predict_examples(
     long: Long | None = None,
     watched: bool = True,
 ) -> Iterator[Any]:
-    """Yield the prediction of each example.
+    """Yield a prediction for each example.
 
     Args:
         answer: The model.
         examples: The examples.
         long: What to do with texts that are too long: raise an error, truncate them, or split them
-            into windows. Default: the policy of the task for files.
-            The number of truncated texts is logged.
+            into windows. By default, the task decides; see `policy_of_files`. The number of
+            truncated texts is logged.
         watched: Whether to show a progress bar.
     """
     long = long or policy_of_files(answer.task)
@@ -118,13 +118,13 @@ def predict_examples(
 def predict_texts(
     answer: Answering[Any], texts: Iterable[str], pair: Sequence[str], *, long: Long | None = None
 ) -> Iterator[tuple[Row, Any]]:
-    """Yield each text as a row, and its prediction.
+    """Yield each text, in the form of a row, with its prediction.
 
     Args:
         answer: The model.
         texts: The texts.
-        pair: Second text or texts, which are the same for all texts.
-        long: What to do with texts that are too long. Default: the task's policy.
+        pair: Second text, or several texts, to combine with each text; empty for single texts.
+        long: What to do with texts that are too long. By default, the task decides.
     """
     extra = {"pair": pair[0] if len(pair) == 1 else list(pair)} if pair else {}
     for part in batched(texts, ITEMS_PER_CHUNK):
@@ -138,8 +138,8 @@ def write_answers(
 ) -> int:
     """Write rows with their predictions to a .csv, .tsv or .jsonl file.
 
-    In tables, the score of each label is a column, and lists are JSON. The file is created
-    atomically at the end.
+    In .csv and .tsv files, each label has a column for its score, and lists are written as JSON.
+    The file is created atomically at the end.
 
     Args:
         out: Output path.
@@ -178,7 +178,7 @@ def _write_table(
 
 
 def _line(cells: Sequence[str], kind: str) -> str:
-    """Format a line, or raise DataError if a .tsv file cannot represent a cell."""
+    """Format a line, or raise DataError if a .tsv file cannot contain a cell."""
     return csv_line(cells) if kind == ".csv" else "\t".join(map(_one_line, cells)) + "\n"
 
 
@@ -192,7 +192,7 @@ def _one_line(cell: str) -> str:
 
 
 def check_tabs(rows: Sequence[Row]) -> None:
-    """Check that a .tsv file can represent rows, before predicting.
+    """Check that rows can be written to a .tsv file. The check is made before predicting.
 
     Args:
         rows: The rows.
@@ -207,7 +207,7 @@ def check_tabs(rows: Sequence[Row]) -> None:
 
 
 def _source(task: str, file: Path, reading: Reading) -> Source:
-    """Return the rows of a file, or its path if the task reads another format."""
+    """Return the rows of a file, or its path if the task itself reads the format of the file."""
     kind = suffix(file)
     is_json = kind in (".jsonl", ".parquet") or (file == STDIN and _first(file).startswith("{"))
     is_table = kind in (".csv", ".tsv", ".txt") or file == STDIN or reading.separator is not None
@@ -224,7 +224,7 @@ def _plain(answer: Any) -> dict[str, Any]:
 
 
 def _rename(answer: Row, taken: Collection[str]) -> Row:
-    """Rename the fields of a prediction that have the name of a column of the row."""
+    """Rename the fields of a prediction whose names are already columns of the row."""
     return {unused_column_name(name, taken): value for name, value in answer.items()}
 
 

@@ -51,14 +51,14 @@ SHARD_TOKENS = 1 << 25
 """Approximate number of tokens per shard: 64 MiB with 2 bytes per token."""
 
 SAMPLES, SAMPLE = 16, 1 << 15
-"""Number of samples for the size estimate, and number of characters per sample."""
+"""Number of text samples from which the corpus size is estimated, and characters per sample."""
 
 GZIP_RATIO = 3
 """Assumed compression ratio of gzip. A wrong value affects only how evenly work is divided."""
 
 
 class Input(msgspec.Struct, frozen=True):
-    """State of an input file when it was checked."""
+    """Size and modification time of an input file when it was checked."""
 
     file: str
     bytes: int
@@ -66,7 +66,7 @@ class Input(msgspec.Struct, frozen=True):
 
 
 class PreparePlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Plan of the work, written after all text is checked. A rerun must have the same plan."""
+    """Plan of the work. It is written after all text is checked, and a rerun must match it."""
 
     settings: CorpusSettings
     inputs: list[Input]
@@ -94,17 +94,18 @@ def prepare(
     calls this function needs `if __name__ == "__main__":`.
 
     Args:
-        texts: Files or directories of .txt, .jsonl or .parquet, also .gz.
+        texts: Text files (.txt, .jsonl or .parquet, also with .gz), or directories of them.
         tokenizer: Directory of the tokenizer.
         out: Output directory of the corpus. To resume interrupted work, run the same command.
         text_column: Field of .jsonl rows, or column of .parquet files, that contains the text.
         blank_lines: Whether a blank line of a .txt file ends a paragraph or a document.
         processes: Number of parallel processes. Default: one per core, or one per CPU of the Ray
             cluster.
-        engine: Processes of this machine, or tasks of the Ray cluster at RAY_ADDRESS, whose nodes
-            must share the files. Without RAY_ADDRESS, a local Ray is started and stopped.
-        part: Part of the work to do, such as 3/8. Machines that share a disk do one part each; then
-            run the same command without --part to write the corpus.
+        engine: How to work in parallel: with processes on this machine, or with tasks on the Ray
+            cluster at RAY_ADDRESS, whose nodes must share the files. If RAY_ADDRESS is not set, a
+            local Ray cluster runs during the work.
+        part: Part of the work to do, such as 3/8. Several machines that share a disk can do one
+            part each. Then run the same command without --part to write the corpus.
         language: Code of the language whose rules split the text into sentences.
         shard_tokens: Approximate number of tokens per shard.
 
@@ -113,7 +114,7 @@ def prepare(
 
     Raises:
         ConfigError: If `out` is in use. Nothing is written.
-        DataError: If text is invalid or the disk is too small. Nothing is written.
+        DataError: If a text is invalid or the disk has too little free space. Nothing is written.
         StorageError: If writing fails. Finished shards are kept.
     """
     check_choice("engine", engine, get_args(Engine))
@@ -136,7 +137,7 @@ def prepare(
     old_plan = _read_plan(work)
     if old_plan is not None:
         _check_plan(old_plan, PreparePlan(settings, inputs, []), out)
-    units = old_plan.units if old_plan else divide(sources, 4 * shard_tokens)  # 4 bytes per token
+    units = old_plan.units if old_plan else divide(sources, 4 * shard_tokens)  # ~4 bytes per token
     selected = range(len(units)) if part is None else _units_of_part(part, len(units))
     todo = {number: units[number] for number in selected if not _is_finished(work, number)}
     lock = "workers" if part is None else f"workers-{selected.start}"
@@ -157,7 +158,7 @@ def prepare(
                 finished = sum(_is_finished(work, number) for number in range(len(units)))
                 say(
                     f"{out}: part {part} is finished ({finished} of {len(units)} units in total); "
-                    "after all parts, run the same command without --part"
+                    "when all parts are finished, run the same command without --part"
                 )
                 return None
             storage.write_text(work / "complete", "")
@@ -197,9 +198,9 @@ def divide(sources: Sequence[Path], most: int, *, whole: Collection[str] = ()) -
 
     Args:
         sources: The files.
-        most: Maximum size of a unit in bytes. The size is 1/64 of all text, but at least 1 MiB,
-            within this limit.
-        whole: Suffixes of the files that must not be split.
+        most: Upper limit of the target size of a unit in bytes. Below this limit, the target size
+            is 1/64 of all text, but at least 1 MiB.
+        whole: Suffixes of files that must not be split.
 
     Returns:
         The units, in the order of the files.
@@ -245,7 +246,11 @@ def _check_space(
     settings: CorpusSettings,
     work: Path,
 ) -> None:
-    """Estimate the size of the corpus from samples, or raise DataError if the disk is too small."""
+    """Estimate the size of the corpus from text samples, and check that the disk has space for it.
+
+    Raises:
+        DataError: If the disk has too little free space.
+    """
     if not remaining:
         return
     encode = CachedTokenizer(tokenizer)
@@ -287,7 +292,8 @@ def _tokenize(
     total = sum(unit.characters for unit in units)
     done = total - sum(unit.characters for unit in todo.values())
     task = bar.add_task("tokenizing", total=total, completed=done, note="")
-    # The largest units are first, so that no process works on a large unit alone at the end.
+    # The largest units come first. Otherwise, one process might work on a large unit at the end,
+    # while the others have nothing to do.
     order = sorted(todo, key=lambda i: -todo[i].characters)
     try:
         for _, message in pool.run("make", {i: todo[i] for i in order}):
@@ -358,7 +364,7 @@ def _read(path: Path, kind: type[R]) -> R:
 
 
 def _check_plan(plan: PreparePlan, new_plan: PreparePlan, out: Path) -> None:
-    """Check that unfinished work was started with the same settings and text."""
+    """Check that the unfinished work was started with the same settings and the same text."""
     remedy = f"use the original settings and files, or delete {out} and start over"
     before, after = msgspec.to_builtins(plan.settings), msgspec.to_builtins(new_plan.settings)
     for name in before:
@@ -378,13 +384,13 @@ def _check_plan(plan: PreparePlan, new_plan: PreparePlan, out: Path) -> None:
 
 @contextmanager
 def _locked(work: Path, out: Path, workers: str, *, whole: bool) -> Iterator[None]:
-    """Lock the work directory, or one part of it, after all workers of a killed run have stopped.
+    """Lock the work directory or a part of it, and wait until workers of a killed run have stopped.
 
     Args:
         work: Work directory.
         out: Output directory.
         workers: Name of the lock file of the workers.
-        whole: Whether to lock the whole directory, or only one part.
+        whole: Whether to lock the whole directory instead of only one part.
 
     Raises:
         DataError: If another process has the lock.
@@ -398,7 +404,7 @@ def _locked(work: Path, out: Path, workers: str, *, whole: bool) -> Iterator[Non
             fcntl.flock(part_lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             fcntl.flock(common, (fcntl.LOCK_EX if whole else fcntl.LOCK_SH) | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise DataError(f"{out}: another process works there; wait until it finishes") from None
+            raise DataError(f"{out}: in use by another process; wait until it finishes") from None
         for name in {workers, *(path.name for path in work.glob("workers*") if whole)}:
             with (work / name).open("w") as file:
                 fcntl.flock(file, fcntl.LOCK_EX)

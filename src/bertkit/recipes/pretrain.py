@@ -1,4 +1,4 @@
-"""Pretrain a model on a prepared corpus."""
+"""Pretraining of a model on a prepared corpus."""
 
 from __future__ import annotations
 
@@ -69,22 +69,22 @@ def pretrain(
 ) -> dict[str, float]:
     """Pretrain a model on a corpus.
 
-    If torchrun started several processes, they train one model (data parallelism).
+    If torchrun starts several processes, they train one model together (data parallelism).
 
     Args:
-        settings: Settings of a run file, as listed below: a mapping, a path, or the name of a
-            built-in run file. `model` also has the settings of its architecture, such as
-            `TransformerConfig`.
+        settings: The settings listed below, as a mapping, the path of a run file, or the name of a
+            built-in run file. `model` also contains the settings of the architecture, such as
+            the fields of `TransformerConfig`.
         corpus: Corpus directory or URL.
         out: Run directory. It contains the model, which `bertkit.load` and transformers can load,
             and checkpoints, a journal and a loss curve.
-        resume: Whether to resume the run; "auto" starts it if `out` does not contain a run.
-        start_from: Model whose pretraining continues. Its configuration must match `settings`.
-            Default: newly initialized weights.
+        resume: Whether to resume the run. "auto" starts the run if `out` does not contain one.
+        start_from: Model whose pretraining is continued. Its configuration must match `settings`.
+            By default, the weights are newly initialized.
 
     Returns:
-        The held-out scores after the last step. In a distributed run, only the first process
-        returns scores.
+        The scores on held-out text after the last step. In a distributed run, only the first
+        process returns scores.
 
     Raises:
         ConfigError: If a setting is not valid.
@@ -115,7 +115,8 @@ def _pretrain(
     # Only Transformers have attention dropout.
     warn(train, attention_dropout=getattr(config.model, "attention_dropout", 0.0), device=device)
     teacher = _teacher(config, corpus, tokenizer)
-    # Record hashes of the weights: a model directory can change before the run is resumed.
+    # The hashes of the weights are recorded, because a model directory may change before the run
+    # is resumed.
     models = {"teacher": teacher, "start": start_from}
     weights = {name: model.weights_hash() for name, model in models.items() if model is not None}
     origin = {} if start_from is None else {"start": str(start_from.folder.resolve())}
@@ -167,14 +168,14 @@ def _check_vocabulary(tokenizer: Tokenizer, corpus: Path | str, model: Loaded) -
     """Raise DataError if the vocabulary of a model differs from the vocabulary of the corpus."""
     if model.tokenizer.fingerprint != tokenizer.fingerprint:
         raise DataError(
-            f"{corpus}: its vocabulary differs from {model.folder}; run bertkit prepare with "
-            f"--tokenizer {model.folder}"
+            f"{corpus}: its vocabulary differs from the vocabulary of {model.folder}; run bertkit "
+            f"prepare with --tokenizer {model.folder}"
         )
 
 
 @dataclass(frozen=True)
 class _Learner:
-    """Model in training, its objective, and its evaluation on held-out text."""
+    """Model to train, its objective, and the model and objective for evaluation."""
 
     model: Model
     """Model with all trained weights, including parts that only the objective needs."""
@@ -197,7 +198,8 @@ def _learner(
     """Build the model and its objective.
 
     Raises:
-        ConfigError: If the model does not fit its teacher, or `zero_init` is set with `start_from`.
+        ConfigError: If the sizes of the model and its teacher do not match, or `zero_init` is set
+            although the run starts from a model.
     """
     heads = config.heads
     model = (
@@ -217,7 +219,7 @@ def _learner(
         objective = replaced_tokens(config.generator.weight)
     if train.zero_init:
         if start_from is not None:
-            raise ConfigError("train.zero_init cannot be combined with a start model; remove it")
+            raise ConfigError("train.zero_init requires newly initialized weights; remove it")
         zero_init_residuals(model)
     if teacher is not None:
         objective = _distillation(teacher.model, model, config, device, dtype)
@@ -254,10 +256,12 @@ def _teacher(config: PretrainConfig, corpus: Path | str, tokenizer: Tokenizer) -
 def _distillation(
     teacher: Model, model: Model, config: PretrainConfig, device: str, dtype: torch.dtype
 ) -> Distillation:
-    """Return the distillation objective. Initialize the student from the teacher, if configured.
+    """Return the distillation objective.
+
+    If `teacher.start` is set, the student is first initialized from the teacher.
 
     Raises:
-        ConfigError: If the sizes of the student do not fit the teacher.
+        ConfigError: If the sizes of the student and the teacher do not match.
     """
     assert config.teacher is not None
     if config.teacher.start:
@@ -277,8 +281,8 @@ def _distillation(
 class _ModelDirectory:
     """Writer of the model in the run directory.
 
-    The model keeps the pooling, length and generation settings of the model that the run started
-    from.
+    If the run continues the pretraining of a model, the pooling, length and generation settings of
+    that model are also written.
     """
 
     run: Run
@@ -288,7 +292,10 @@ class _ModelDirectory:
     family: Family
 
     def begin(self) -> None:
-        """Write the model, or repair the files of a resumed run. Only the first process writes."""
+        """Write the model of a new run, or repair the files of a resumed run.
+
+        Only the first process writes.
+        """
         if not self.run.ranks.first:
             return
         if self.run.checkpoint is None:
@@ -299,10 +306,10 @@ class _ModelDirectory:
                 self.show(self.run.checkpoint, {})
 
     def write(self, weights: Mapping[str, Tensor] = MappingProxyType({})) -> None:
-        """Write the published model, and a generator to a subdirectory.
+        """Write the published model. If there is a generator, write it to a subdirectory.
 
         Args:
-            weights: Weights by name that replace the current weights in the files.
+            weights: Weights to write instead of the current weights, by name.
         """
         masters, family = self.run.state.masters, self.family
         pooling = length = generation = None
@@ -332,11 +339,11 @@ class _ModelDirectory:
             save(out, generator, self.tokenizer, family, weights=weights_of(generator))
 
     def show(self, checkpoint: Path, weights: Mapping[str, Tensor]) -> None:
-        """Copy the weights of a checkpoint to the model.
+        """Write the weights of a checkpoint to the model files of the run directory.
 
         Args:
             checkpoint: Checkpoint directory.
-            weights: Weights of the checkpoint by name.
+            weights: Weights of the checkpoint, by name.
         """
         if len(self.learner.model.heads) == len(self.learner.published.heads):
             self.run.publish(checkpoint)
@@ -345,9 +352,9 @@ class _ModelDirectory:
 
 
 def _flops(config: PretrainConfig, model: Model) -> Flops | None:
-    """Return a function that counts the FLOPs of a batch, or None if it is not supported.
+    """Return a function that counts the FLOPs of a batch, or None if they cannot be counted.
 
-    Runs with a teacher or generator, and models other than Transformers, are not supported.
+    They can be counted only for Transformers, and only without a teacher or generator.
     """
     is_single = config.teacher is None and config.generator is None
     return Flops(model) if is_single and isinstance(config.model, TransformerConfig) else None

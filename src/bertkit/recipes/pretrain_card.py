@@ -17,7 +17,7 @@ CODE = {
     "fill-mask": ('bertkit.pipeline("fill-mask", "{}")', '"A {} text."'),
     "feature-extraction": ('bertkit.pipeline("token-embeddings", "{}")', '"A text."'),
 }
-"""Code that loads and runs a model, by the name of its task on the hub."""
+"""Code that loads a model, and its example input, by the name of the model's task on the hub."""
 
 
 def write_pretraining_card(
@@ -30,16 +30,16 @@ def write_pretraining_card(
     mask: str,
     scores: Mapping[str, float],
 ) -> None:
-    """Write the model card of a finished pretraining.
+    """Write the model card of a pretrained model.
 
     Args:
         folder: Model directory.
         config: Settings of the run.
-        base: Model that the run started from; None for newly initialized weights.
+        base: Model that the run started from, or None if the weights were newly initialized.
         corpus: Path or URL of the corpus. The card contains only its name.
         tokens: Number of tokens of the corpus.
-        mask: Mask token, or an empty string.
-        scores: Held-out scores at the end.
+        mask: Mask token, or an empty string if the model has no MLM head.
+        scores: Scores on held-out text at the end of the run.
     """
     from huggingface_hub import ModelCardData
 

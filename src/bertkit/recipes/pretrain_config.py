@@ -1,4 +1,4 @@
-"""Complete settings of pretraining, and the classes of its objectives."""
+"""All settings of a pretraining run, in a class for each training objective."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ TERMS = {
 
 
 class Teacher(Settings, frozen=True):
-    """Settings of distillation from a pretrained teacher."""
+    """Settings of distillation from a pretrained teacher model."""
 
     model: str
-    """Model directory of the teacher, with an MLM head and the vocabulary of the corpus."""
+    """Directory of the teacher. It must have an MLM head and the vocabulary of the corpus."""
     start: bool = False
     """Whether to initialize the model with the teacher's embedding, head and evenly spaced layers.
-    Requires the teacher's hidden size."""
+    The hidden sizes must be equal."""
     follow: tuple[int, ...] = ()
-    """Number (from 1) of the teacher layer that each layer is trained to match. Default: evenly
-    spaced layers."""
+    """For each layer of the model, the number (from 1) of the teacher layer that it is trained to
+    match. Default: evenly spaced layers."""
 
 
 Sampler = Callable[..., Shuffled[Any]]
@@ -59,9 +59,9 @@ TestScorer = Callable[[Path], Mapping[str, float]]
 
 
 class PretrainConfig(Settings, frozen=True):
-    """Complete run file, with the text, samples and heads of its objective.
+    """Settings of a run file, and the text, samples and heads that its objective uses.
 
-    This class is the objective "masked" of encoders. A subclass defines another objective.
+    This class implements the objective "masked" for encoders. Subclasses implement the others.
     """
 
     model: EncoderConfig
@@ -69,15 +69,16 @@ class PretrainConfig(Settings, frozen=True):
     sampling: Sampling = Sampling()
     masking: Masking = Masking()
     teacher: Teacher | None = None
-    """Settings of distillation. Default: no teacher."""
+    """Teacher for distillation. By default, there is no teacher."""
     terms: Terms = Terms()
     """Weights of the loss terms of distillation."""
     generator: Generator | None = None
-    """Generator of replaced token detection (ELECTRA), which replaces the MLM loss of the model."""
+    """Generator for replaced token detection (ELECTRA). If set, the model is trained to detect
+    replaced tokens, and only the generator to predict masked tokens."""
     decoder: EncoderConfig | None = None
     """Settings of the decoder of encoder-decoder models. Default: the values of `model`."""
     objective: str = "masked"
-    """Training objective, by its name in `OBJECTIVES`."""
+    """Name of the training objective: a key of `OBJECTIVES`."""
     family: str = "bert"
     """Model family (`model_type`), which determines the format of the saved model."""
 
@@ -86,7 +87,7 @@ class PretrainConfig(Settings, frozen=True):
 
     def __post_init__(self) -> None:
         if self.generator is not None and self.teacher is not None:
-            raise ValueError("generator cannot be combined with teacher; remove one")
+            raise ValueError("generator cannot be combined with teacher; remove one of them")
         self._check_objective()
         other = "generator" if self.generator else "teacher" if self.teacher else None
         for name in ("z_loss", "label_smoothing"):
@@ -99,11 +100,11 @@ class PretrainConfig(Settings, frozen=True):
         is_transformer = isinstance(self.model, TransformerConfig)
         for name in ("compile", "zero_init"):
             if getattr(self.train, name) and not is_transformer:
-                raise ValueError(f"train.{name} requires a Transformer; remove it")
+                raise ValueError(f"train.{name} requires a Transformer; remove train.{name}")
         if self.train.zero_init and self.teacher is not None and self.teacher.start:
             raise ValueError(
                 "train.zero_init cannot be combined with teacher.start, which sets the weights; "
-                "remove it"
+                "remove one of them"
             )
         is_plain = self.teacher is None and self.decoder is None and is_transformer
         if self.train.first_window is not None and not is_plain:
@@ -142,22 +143,22 @@ class PretrainConfig(Settings, frozen=True):
             )
         for name in self.unsupported():
             raise ValueError(
-                f"{name} is not supported with objective = {self.objective!r}; remove it"
+                f"{name} is not supported with objective = {self.objective!r}; remove {name}"
             )
 
     def unsupported(self) -> Sequence[str]:
-        """Return the changed settings that the objective does not support."""
+        """Return the names of changed settings that the objective does not support."""
         return ()
 
     @property
     def heads(self) -> tuple[str, ...]:
-        """Heads that the run trains."""
+        """Names of the heads that the run trains."""
         pairs = () if self.sampling.pairs == "none" else (self.sampling.pairs,)
         return ("mlm", *pairs) if self.generator is None else ("rtd",)
 
     @property
     def hub_task(self) -> str:
-        """Name of the task of the model on the Hugging Face hub."""
+        """Name that the Hugging Face hub gives to the task of the model."""
         return "fill-mask" if self.generator is None else "feature-extraction"
 
     @property
@@ -182,11 +183,11 @@ class PretrainConfig(Settings, frozen=True):
         return Corpus.open(folder)
 
     def split(self, text: Any) -> tuple[Ids, Ids]:
-        """Return the numbers of the documents to train on, and of the held-out documents."""
+        """Return the indices of the documents to train on, and of the held-out documents."""
         return split_documents(text, self.sampling.held_out)
 
     def sampler(self, tokenizer: Tokenizer, masking: Masking) -> Sampler:
-        """Return a function that returns the samples of some documents."""
+        """Return a function that returns the samples of given documents."""
         return partial(Samples, tokenizer=tokenizer, sampling=self.sampling, masking=masking)
 
     def pack(self, samples: Sequence[Any]) -> list[Batch]:
@@ -201,17 +202,17 @@ class PretrainConfig(Settings, frozen=True):
             ConfigError: If the objective has no test scores.
             DataError: If the file is missing or has an invalid row.
         """
-        raise ConfigError(f"test is not supported with objective = {self.objective!r}; remove it")
+        raise ConfigError(f"test is not supported with objective = {self.objective!r}; remove test")
 
 
 OBJECTIVES: Mapping[str, type[PretrainConfig]] = Registry(
     "objectives", {"masked": "bertkit.recipes.pretrain_config:PretrainConfig"}
 )
-"""Settings of a run, by the `objective` of the run file."""
+"""Class of the settings for each value of `objective` in a run file."""
 
 
 def config_class(data: Mapping[str, Any]) -> type[PretrainConfig]:
-    """Return the class of the settings of a run file, which depends on its objective and family.
+    """Return the settings class for the objective and the family of a run file.
 
     Raises:
         ConfigError: If there is no such objective or family.
@@ -228,7 +229,7 @@ def config_class(data: Mapping[str, Any]) -> type[PretrainConfig]:
 def _with_models(
     settings: type[PretrainConfig], config: type[EncoderConfig]
 ) -> type[PretrainConfig]:
-    """Return a class of settings whose model and decoder have settings of this type."""
+    """Return a subclass of `settings` whose fields `model` and `decoder` have the type `config`."""
     types = {"model": config, "decoder": config | None}
     fields = [(f.name, types.get(f.name, f.type), f.default) for f in structs.fields(settings)]
     complete_class = defstruct(
@@ -238,7 +239,7 @@ def _with_models(
 
 
 def read_config(data: Mapping[str, Any], tokenizer: Tokenizer) -> PretrainConfig:
-    """Return the settings of a run, with the vocabulary size of the tokenizer by default.
+    """Read the settings of a run. The default vocabulary size is the size of the tokenizer.
 
     Args:
         data: Content of the run file.
@@ -259,13 +260,13 @@ def read_config(data: Mapping[str, Any], tokenizer: Tokenizer) -> PretrainConfig
     if config.model.vocab < tokenizer.vocab_size:
         raise ConfigError(
             f"model.vocab must be at least the tokenizer's {tokenizer.vocab_size} tokens, got "
-            f"{config.model.vocab}; remove it"
+            f"{config.model.vocab}; remove model.vocab"
         )
     return config
 
 
 def complete(data: Mapping[str, Any], *, vocab: int, pad: int) -> PretrainConfig:
-    """Return the settings of a run, with the defaults of its family and its vocabulary.
+    """Return the settings of a run, completed with the defaults of its family and vocabulary.
 
     Args:
         data: Content of the run file.
@@ -273,7 +274,7 @@ def complete(data: Mapping[str, Any], *, vocab: int, pad: int) -> PretrainConfig
         pad: Id of the padding token.
 
     Raises:
-        ConfigError: If a setting is invalid or no model of the family can have its value.
+        ConfigError: If a setting is invalid, or has a value that the family does not support.
     """
     family = _family(data)
     name = family.name

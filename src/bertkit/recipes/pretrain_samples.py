@@ -1,4 +1,4 @@
-"""Samples of a pretraining run: the batches of each step, and the held-out batches."""
+"""Samples of a pretraining run: the batches of each training step, and the held-out batches."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bertkit.training.distributed import Ranks
 
 
 class RunSamples:
-    """Batches of each step, which depend only on the step's number, and held-out batches.
+    """Batches of a run. The batches of a step depend only on the number of the step.
 
     Args:
         text: Prepared text.
@@ -38,7 +38,7 @@ class RunSamples:
             self.until = round(sampling.first_share * config.train.steps)
 
     def _build(self, length: int) -> Shuffled[Any]:
-        """Return the samples to train on, of up to `length` tokens."""
+        """Return the training samples, which have up to `length` tokens."""
         config, seed = self.config, self.config.train.seed
         sampler = config.sampler(self._tokenizer, config.masking)
 
@@ -51,7 +51,7 @@ class RunSamples:
         return in_volumes(self._text, sample, size=lambda v: -(-v.tokens // length), seed=seed)
 
     def batches(self, step: int) -> list[Batch]:
-        """Return the batches of a step that belong to this process."""
+        """Return the batches that this process computes in a step."""
         config = self.config
         samples = self.first if step < self.until else self.main
         changes = config.masking.first_mlm_probability is not None
@@ -63,7 +63,10 @@ class RunSamples:
         return batches_of_step(config.train, self.parts, step, batches)
 
     def evaluation(self) -> list[Batch]:
-        """Return the held-out batches, with the default masking, so that losses are comparable."""
+        """Return the held-out batches.
+
+        They always have the default masking, so that losses of different runs are comparable.
+        """
         config = self.config
         text = self._text.first_volume if isinstance(self._text, Corpus) else self._text
         _, held_out = config.split(text)

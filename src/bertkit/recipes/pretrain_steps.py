@@ -37,17 +37,17 @@ from bertkit.training.weight_average import TailAverage
 from bertkit.view.runs import draw
 
 RUN_FILE = "run.toml"
-"""Name of the file in the run directory that contains all settings, including defaults."""
+"""Name of the file in a run directory that contains all settings, also those with defaults."""
 
 DECAY_FRACTION = 0.4
-"""Default fraction of the steps in which the schedule "wsd" decays."""
+"""Default fraction of the steps during which the schedule "wsd" decays the learning rate."""
 
 
 class RunFolder(Protocol):
     """Interface of the writer of the model in the run directory."""
 
     def show(self, checkpoint: Path, weights: Mapping[str, Tensor]) -> None:
-        """Copy the weights of a checkpoint to the model.
+        """Write the weights of a checkpoint to the model files of the run directory.
 
         Args:
             checkpoint: Checkpoint directory.
@@ -57,7 +57,7 @@ class RunFolder(Protocol):
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Evaluation on held-out text, whose scores are written to the journal."""
+    """Evaluation on held-out text. The scores are written to the journal of the run."""
 
     run: Run
     model: Model
@@ -66,14 +66,14 @@ class HeldOut:
     every: int
     """Number of steps between evaluations."""
     sample: Callable[[], str] | None = None
-    """Function that generates a sample text, for generative models."""
+    """Function that generates a sample text, if the model is generative."""
 
     def scores(self, step: int) -> dict[str, float]:
-        """Evaluate the model after a step.
+        """Evaluate the model after a step, if an evaluation is due.
 
         Returns:
-            Loss and accuracy of each head. Empty if this step is not evaluated, or if another
-            process evaluates it.
+            The loss and accuracy of each head, or an empty dict if no evaluation is due or another
+            process evaluates.
 
         Raises:
             TrainingError: If a loss is not finite.
@@ -84,7 +84,7 @@ class HeldOut:
             return {}
         journal = self.run.journal
         records = [r for r in journal.records() if r["step"] == step and "held_out_accuracy" in r]
-        if not records:  # A killed run may have written them already.
+        if not records:  # Otherwise, a killed run has already written the scores of this step.
             losses, accuracy = evaluate(self.model, self.objective, self.batches)
             for name, loss in losses.items():
                 if not math.isfinite(loss):
@@ -119,7 +119,7 @@ def learn(
     start: int,
     flops: Callable[[Batch], int] | None = None,
 ) -> dict[str, float]:
-    """Run the steps after `start`, and return the held-out scores at the end.
+    """Run the training steps after `start`, and return the scores on held-out text at the end.
 
     Args:
         run: The run.
@@ -130,14 +130,15 @@ def learn(
         folder: Writer of the model directory.
         held_out: Evaluation on held-out text.
         start: Number of finished steps.
-        flops: Function that returns the number of floating-point operations of a batch, to log the
-            model FLOPS utilization (MFU) of devices with a known peak.
+        flops: Function that returns the number of floating-point operations of a batch. It is used
+            to log the model FLOPS utilization (MFU) if the peak FLOP/s of the device is known.
 
     Returns:
-        Held-out loss and accuracy of each head after the last step.
+        The loss and accuracy of each head on held-out text after the last step.
 
     Raises:
-        KeyboardInterrupt: If a signal requested a stop, after that step was saved.
+        KeyboardInterrupt: If a signal requested a stop. A checkpoint of the current step is saved
+            before.
     """
     ranks = run.ranks
     masters, optimizer = run.state.masters, run.state.optimizer
@@ -178,7 +179,8 @@ def learn(
                     run.journal.write({**step.record, **mfu})
                 if stopping:
                     draw(run.out)
-            # This is before saving, so that weights with a non-finite loss are not saved.
+            # The evaluation comes before saving, so that weights with a non-finite loss are not
+            # saved.
             if not stopping:
                 scores = held_out.scores(number) or scores
             if last or number % train.save_every == 0 or stopping:
@@ -192,7 +194,7 @@ def learn(
 
 
 def _add_to_average(state: State, step: int, *, last: bool) -> None:
-    """Add the weights after a step to their average, which replaces them after the last step."""
+    """Add the weights after a step to the average. After the last step, replace them with it."""
     if state.average is not None:
         state.average.add(step)
         if last:
@@ -203,7 +205,8 @@ def _add_to_average(state: State, step: int, *, last: bool) -> None:
 def _check_finite(masters: Masters, step: int) -> None:
     """Check that the weights are finite before they are saved.
 
-    The loss of the next step would also detect this, but the step may be the last.
+    A weight that is not finite would also make the next loss not finite, but the step may be the
+    last one.
 
     Raises:
         TrainingError: If a weight is NaN or infinite.
@@ -216,7 +219,7 @@ def _check_finite(masters: Masters, step: int) -> None:
 
 
 def begin(run: Run, state: State, config: Settings, steps: int) -> int:
-    """Start or resume a run, and write the run file with all settings to its directory.
+    """Start or resume a run, and write a run file with all settings to the run directory.
 
     Args:
         run: The run.
@@ -240,14 +243,15 @@ def check_record(
     tokenizer: Tokenizer,
     extra: Mapping[str, Any] = MappingProxyType({}),
 ) -> None:
-    """Check that a resumed run has the same settings, text and tokenizer as at its start.
+    """Check that a run is resumed with the settings, text and tokenizer with which it started.
 
     Args:
         run: The run.
-        config: Its settings.
-        text: Its text.
+        config: Settings of the run.
+        text: Text of the run.
         tokenizer: Tokenizer of the text.
-        extra: Other values that must not change, except the directory of the `start` model.
+        extra: Other values that must not change. Only `start`, the directory of the start model,
+            may change.
 
     Raises:
         ConfigError: If settings differ, or this version of bertkit builds different samples.
@@ -255,13 +259,13 @@ def check_record(
     """
     errors = {
         "draws": ConfigError(
-            f"{run.out}: this version of bertkit builds different samples; resume with the old one"
+            f"{run.out}: this version of bertkit builds different samples; use the old version"
         ),
         "tokenizer": DataError(
-            f"{text.place}: the tokenizer differs from that of {run.out}; use the run's corpus"
+            f"{text.place}: the tokenizer differs from that of {run.out}; use the corpus of the run"
         ),
         "corpus": DataError(
-            f"{text.place}: the corpus differs from that of {run.out}; use the run's corpus"
+            f"{text.place}: the corpus differs from that of {run.out}; use the corpus of the run"
         ),
     }
     record = {
@@ -277,10 +281,10 @@ def check_record(
 
 
 def with_parts(settings: Mapping[str, Any], run: Run) -> Mapping[str, Any]:
-    """Return the settings of a run, with `train.parts` set for several processes.
+    """Return the settings of a run. If there are several processes, set `train.parts`.
 
-    The default is the number of processes; a resumed run keeps its number of parts, on which its
-    samples depend.
+    The default number of parts is the number of processes. A resumed run keeps its number of parts,
+    because its samples depend on it.
     """
     train = settings.get("train", {})
     if not isinstance(train, Mapping) or "parts" in train:
@@ -305,10 +309,10 @@ def batches_of_step(
 
     Args:
         train: Settings of training.
-        parts: Numbers of the parts.
+        parts: Indices of the parts.
         step: Number of the step, from 0.
-        batches: Function that returns batches, given the index of the first sample in the
-            infinite order of samples and the number of samples.
+        batches: Function that returns batches, given the index of their first sample in the
+            endless sequence of samples, and the number of samples.
     """
     return [
         replace(batch, part=part, window=train.window(step))
@@ -329,7 +333,7 @@ def optimization(train: Train, masters: Masters, ranks: Ranks) -> tuple[Any, Sch
         The optimizer, sharded if `train.shard_optimizer` is set, and the schedule.
 
     Raises:
-        ConfigError: If a setting applies to none of the weights.
+        ConfigError: If a setting does not apply to any weight.
     """
     settings: dict[str, Any] = {
         "learning_rate": train.learning_rate,
@@ -365,11 +369,11 @@ def tail_average(train: Train, masters: Masters) -> TailAverage | None:
 
 
 def warn(train: Train, *, attention_dropout: float, device: str) -> None:
-    """Print warnings about settings that are valid but probably a mistake.
+    """Print warnings about settings that are valid but probably mistakes.
 
     Args:
         train: Settings of training.
-        attention_dropout: Dropout of attention weights.
+        attention_dropout: Dropout probability of attention weights.
         device: The device.
     """
     if device.startswith("cuda") and attention_dropout:
@@ -405,7 +409,7 @@ def _decay_steps(train: Train) -> int:
 def _count(
     groups: Iterator[list[Batch]], flops: Callable[[Batch], int], flops_of_step: list[int]
 ) -> Iterator[list[Batch]]:
-    """Yield the groups, and store the operations of each group in `flops_of_step`."""
+    """Yield the batches of each step, after storing their number of FLOPs in `flops_of_step`."""
     for group in groups:
         flops_of_step[:] = [sum(map(flops, group))]
         yield group

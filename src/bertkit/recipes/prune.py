@@ -1,4 +1,4 @@
-"""Pruning of the least important attention heads, or of layers, of a fine-tuned model."""
+"""Pruning of a fine-tuned model: the least important attention heads, or layers, are removed."""
 
 from __future__ import annotations
 
@@ -54,40 +54,41 @@ def prune(
 ) -> dict[str, Any]:
     """Prune attention heads or layers of a fine-tuned model.
 
-    The weights of a pruned head are zero: the shape of the model does not change, and fine-tuning
-    does not update the head. Inference skips pruned heads.
+    The weights of a pruned head are set to zero, so the shape of the model does not change.
+    Fine-tuning does not update pruned heads, and inference skips them.
 
     Args:
         model: Model directory or hub id.
-        dev: Labeled examples that the model is scored on before and after pruning.
+        dev: Labeled examples on which the model is scored before and after pruning.
         out: Output directory. Must not exist.
-        data: Labeled examples that determine the importance of heads, with --count. Must differ
-            from --dev.
+        data: Labeled examples from which the importance of heads is computed. Required with
+            --count. Must differ from --dev.
         count: Number of heads to prune, the least important first.
-        heads: Head to prune, as LAYER.HEAD, counted from 1. Repeatable.
-        layers: Layer to keep, counted from 1; other layers are removed. Repeatable.
-        task: Task of the model as module:Class, if it is not a task of bertkit.
+        heads: Head to prune, as LAYER.HEAD, counted from 1; repeat the option for several heads.
+        layers: Layer to keep, counted from 1; repeat the option for several layers. All other
+            layers are removed.
+        task: Task of the model as module:Class, if the task is not part of bertkit.
         device: Device, such as cpu or cuda:0. auto selects a GPU if PyTorch finds one.
         reading: Columns and format of the examples.
 
     Returns:
-        Scores before and after, the pruned heads or the layers that remain, and, with `count`, the
-        importance of each head.
+        The scores before and after pruning, and the pruned heads or the remaining layers. If
+        `count` is set, also the importance of each head.
 
     Raises:
-        ConfigError: If a head or layer does not exist, a layer would lose all heads, or `data` and
-            `dev` are equal.
+        ConfigError: If a head or layer does not exist, a layer would lose all its heads, or `data`
+            and `dev` are the same.
     """
     pruned = [read_head(head) if isinstance(head, str) else head for head in heads]
     check_unused(out)
     if sum((count is not None, bool(pruned), bool(layers))) != 1:
         raise ConfigError("expected exactly one of count, heads and layers")
     if (count is None) != (data is None):
-        raise ConfigError("--count and --data require each other; add the other one")
+        raise ConfigError("--count and --data require each other; set both or neither")
     if data is not None and _same(data, dev):
         raise ConfigError(
-            "--data: must differ from --dev, which measures the result; use examples of the "
-            "training data"
+            "--data: must differ from --dev, on which the pruned model is scored; use examples of "
+            "the training data"
         )
     pipeline = answering(load_on(model, device), task)
     network = pipeline.loaded.model
@@ -119,7 +120,7 @@ def prune(
 def compute_importance(
     model: Model, task: Task[Any, Any], features: Sequence[Any]
 ) -> NDArray[np.float64]:
-    """Estimate the change of the loss without each head, as the mean of |output · gradient|.
+    """Estimate how much the loss changes if a head is removed, as the mean of |output · gradient|.
 
     Args:
         model: The model.
@@ -127,7 +128,7 @@ def compute_importance(
         features: Features with targets.
 
     Returns:
-        The importance of each head; the values of each layer have the L2 norm 1.
+        The importance of each head. The values of each layer are normalized to an L2 norm of 1.
 
     Shapes:
         returns: (layers, H).
@@ -157,7 +158,7 @@ def compute_importance(
             change = (x * x.grad).detach().unflatten(1, (config.heads, -1)).sum(-1)
             sums = change.new_zeros(len(batch.layout.lengths), config.heads)
             sums.index_add_(0, batch.layout.sequence_ids, change[: batch.layout.total])
-            # If layers share weights, several layers have the same index.
+            # Layers that share weights have the same index.
             changes[config.depths[layer]] += sums.abs().sum(0).cpu() * totals([batch])[task.head]
     scores: NDArray[np.float64] = (
         changes / changes.norm(dim=1, keepdim=True).clamp(min=1e-30)
@@ -173,7 +174,7 @@ def select_heads(
     Args:
         scores: Importance of each head, of shape (layers, H).
         count: Number of heads to select.
-        pruned_heads: Heads that are pruned already.
+        pruned_heads: Heads that are already pruned.
 
     Returns:
         The heads as (layer, head), counted from 1, in ascending order.

@@ -29,14 +29,14 @@ SAMPLES_AT_ONCE = 256
 
 
 class PseudoPerplexity(msgspec.Struct, frozen=True):
-    """Scores of the prediction of each token of a text from all other tokens."""
+    """Scores of a model that predicts masked tokens of a text, each from all other tokens."""
 
     loss: float
-    """Mean negative log-probability of a token that is masked, in nats."""
+    """Mean negative log-probability of the masked tokens, in nats."""
     pseudo_perplexity: float
-    """Exponential of the loss. It depends on the vocabulary."""
+    """Exponential of the loss. Only models with the same vocabulary are comparable."""
     accuracy: float
-    """Fraction of the tokens that are the most probable token."""
+    """Fraction of the masked tokens that the model predicts as the most probable token."""
     masked: int
     """Number of tokens that were masked."""
     tokens: int
@@ -53,18 +53,19 @@ def evaluate_masked(
 ) -> PseudoPerplexity:
     """Compute the loss and pseudo-perplexity of a masked language model.
 
-    The text is split into independent blocks of the model's maximum length. In each sequence, one
-    token is masked and predicted from all other tokens of its block. Each token therefore costs a
-    forward pass of a block, so only evenly spaced tokens of a long text are masked.
+    The text is split into independent blocks of the model's maximum length. A token is scored by
+    masking only this token, and predicting it from all other tokens of its block. Because this
+    requires a forward pass of the block for each token, only evenly spaced tokens of a long text
+    are scored.
 
     Args:
         model: Model directory or hub id of a model with an MLM head.
-        texts: Files or directories of .txt, .jsonl or .parquet, also .gz.
+        texts: Text files (.txt, .jsonl or .parquet, also with .gz), or directories of them.
         tokens: Maximum number of tokens to mask.
         device: Device, such as cpu or cuda:0. auto selects a GPU if PyTorch finds one.
 
     Returns:
-        The loss, pseudo-perplexity and accuracy, and the number of tokens.
+        The loss, the pseudo-perplexity, the accuracy, and the numbers of masked and of all tokens.
 
     Raises:
         CheckpointError: If the model does not have a trained MLM head.
@@ -79,7 +80,7 @@ def evaluate_masked(
     ):
         raise CheckpointError(
             f"{loaded.folder} does not contain a trained MLM head; use a pretrained model such as "
-            "BERT, or `bertkit evaluate text` for generative models"
+            "BERT, or for a generative model `bertkit evaluate text`"
         )
     tokenizer, block_length = loaded.tokenizer, loaded.length - 2
     blocks = [
@@ -112,7 +113,7 @@ def evaluate_masked(
 def _samples(
     blocks: Sequence[NDArray[np.int64]], chosen: NDArray[np.int64], special: tuple[int, int, int]
 ) -> Iterator[Sample]:
-    """Yield a sequence for each chosen token, in which only that token is masked.
+    """Yield, for each chosen token, the sequence of its block in which only this token is masked.
 
     `chosen` contains indices into the concatenated blocks.
     """

@@ -18,12 +18,12 @@ def push(
 
     The weights, the .json and .txt files, and the model card are uploaded, and their names are
     printed. Records of the run are not uploaded, because they contain paths of this machine.
-    Reports of errors are not uploaded, because they contain texts of the data.
+    Reports of wrong predictions are not uploaded, because they contain texts of the data.
 
     Args:
         folder: Model directory.
         name: Repository on the hub, such as me/my-model. It is created if it does not exist.
-        private: Whether a new repository is private.
+        private: Whether the repository is private, if it is created.
         message: Commit message.
 
     Returns:
@@ -35,7 +35,7 @@ def push(
     """
     if not hub.ID.fullmatch(name) or "/" not in name:
         raise ConfigError(f"{name}: not a valid repository name; use a name such as me/my-model")
-    load(folder)  # This checks the model before it is published.
+    load(folder)  # Loading the model checks it before it is published.
     files = hub.published(folder)
     if not (folder / FILE).exists():
         say(f"{folder} does not contain a model card ({FILE}); the hub page will be empty")

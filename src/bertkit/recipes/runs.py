@@ -1,4 +1,4 @@
-"""Tables and charts that compare runs: different settings, time and scores."""
+"""Tables and charts that compare runs by their settings, time and scores."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from bertkit.view.chart import Point, curves, write_svg
 from bertkit.view.runs import RunView, different_settings, find_runs, read_run, thin
 
 SEED_DIRECTORY = re.compile(r"seed-\d+")
-"""Name of the directory of a run, if several runs differ only by seed."""
+"""Matches the name of a run directory such as seed-0. It is used if runs differ only by seed."""
 
 SEED_SETTING = "seed"
-"""Last part of the name of the setting in which repeated runs differ."""
+"""Last part of the name of the setting in which runs with different seeds differ."""
 
 
 def runs(
@@ -36,23 +36,24 @@ def runs(
 ) -> str | None:
     """Compare runs in a table: settings, steps, tokens, time and scores.
 
-    Runs that differ only by their seed are one row, with means and standard deviations. The table
-    contains the dev scores of the best epoch, or the last scores on held-out text, and test scores.
-    Settings of fine-tuning runs are not compared with settings of pretraining runs.
+    Runs that differ only by their seed share a row, which contains means and standard deviations.
+    The table contains the dev scores of the best epoch (fine-tuning) or the last scores on held-out
+    text (pretraining), and the test scores. If fine-tuning and pretraining runs are compared with
+    each other, the table contains no settings.
 
     Args:
         folders: Run directories, or directories that contain runs.
         format: Table format.
         out: Output path of the table. Must not exist. Default: print the table.
-        plot: Output path of an .svg chart of the first score that all runs have, or else of the
-            loss. Must not exist.
+        plot: Output path of an .svg chart of the first score that all runs have. If there is no
+            such score, it shows the loss. Must not exist.
 
     Returns:
-        The table, if there is no `out`.
+        The table, unless `out` is set.
 
     Raises:
         CheckpointError: If a directory contains no run.
-        ConfigError: If a file exists.
+        ConfigError: If an output file exists.
     """
     for file, option in ((out, "--out"), (plot, "--plot")):
         if file is not None:
@@ -70,11 +71,12 @@ def runs(
 def table_of_runs(
     folders: Sequence[Path], *, exact: bool = False
 ) -> tuple[list[str], list[list[str]]]:
-    """Return the names of the columns, and a row for each run or for runs that differ by seed.
+    """Return the names of the columns, and the rows. Runs that differ only by seed share a row.
 
     Args:
         folders: Run directories, or directories that contain runs.
-        exact: Whether numbers have full precision, and standard deviations their own columns.
+        exact: Whether to show numbers with full precision, and standard deviations in separate
+            columns.
 
     Raises:
         CheckpointError: If a directory contains no run.
@@ -85,7 +87,7 @@ def table_of_runs(
 
 
 def _read_runs(folders: Sequence[Path]) -> list[tuple[Path, RunView]]:
-    """Return the runs in directories, each with its path."""
+    """Return the path and the content of all runs in the directories."""
     paths = find_runs(folders)
     names = _names(paths)
     return [(path, read_run(path, name)) for path, name in zip(paths, names, strict=True)]
@@ -93,7 +95,7 @@ def _read_runs(folders: Sequence[Path]) -> list[tuple[Path, RunView]]:
 
 @dataclass(frozen=True)
 class _Row:
-    """Runs that differ only by seed, with the scores of each run."""
+    """Row of the table: one run, or several runs that differ only by seed, with their scores."""
 
     runs: list[RunView]
     scores: list[Mapping[str, float]]
@@ -106,7 +108,7 @@ class _Row:
         return f"{', '.join(names)} ({len(self.runs)} seeds)"
 
     def mean(self, of: Callable[[RunView], float | None], form: Callable[[float], str]) -> str:
-        """Return the formatted mean of a value, or "" if it is unknown for a run."""
+        """Return the formatted mean of a value over the runs, or "" if a run does not have it."""
         values = [value for run in self.runs if (value := of(run)) is not None]
         return form(sum(values) / len(values)) if len(values) == len(self.runs) else ""
 
@@ -116,7 +118,7 @@ class _Row:
 
 
 def _names(paths: Sequence[Path]) -> list[str]:
-    """Return names that distinguish the runs. The variant precedes the name of a seed."""
+    """Return names that distinguish the runs. A name such as seed-1 follows its parent's name."""
     parents = [path.parent if SEED_DIRECTORY.fullmatch(path.name) else path for path in paths]
     unique = list(dict.fromkeys(parents))
     names = dict(zip(unique, distinct_names(unique), strict=True))
@@ -155,12 +157,12 @@ def _scores(folder: Path, run: RunView) -> dict[str, float]:
 def _table(rows: Sequence[_Row], *, exact: bool) -> tuple[list[str], list[list[str]]]:
     """Return the names of the columns that are not empty, and the rows.
 
-    If `exact` is set, values have full precision, and standard deviations have their own columns.
+    If `exact` is set, values have full precision, and standard deviations have separate columns.
     """
     columns = {"run": [row.name for row in rows]}
     records = [row.runs[0].record for row in rows]
     kinds = {"config" in record for record in records if record}
-    # Nearly all settings of fine-tuning and pretraining runs are different.
+    # Fine-tuning and pretraining runs have nearly no settings in common.
     different = different_settings(records) if len(kinds) == 1 else {}
     columns |= {
         path: cells for path, cells in different.items() if path.rpartition(".")[2] != SEED_SETTING
@@ -184,7 +186,7 @@ def _table(rows: Sequence[_Row], *, exact: bool) -> tuple[list[str], list[list[s
 
 
 def _steps(run: RunView) -> list[tuple[int, Mapping[str, Any]]]:
-    """Return the records with the speed of steps, each with the number of steps it represents."""
+    """Return the records that contain a speed, each with the number of steps that it stands for."""
     names = ("tokens", "tokens_per_second", "data_wait")
     lines = [line for line in run.lines if all(is_plottable(line.get(name)) for name in names)]
     numbers = [0, *(line["step"] for line in lines)]
@@ -197,7 +199,7 @@ def _tokens(run: RunView) -> float | None:
 
 
 def _seconds(run: RunView) -> float | None:
-    """Return the time of the training steps, without evaluation and saving."""
+    """Return the time that the training steps took, without the time of evaluation and saving."""
     steps = [(count, line) for count, line in _steps(run) if line["tokens_per_second"]]
     seconds = [
         n * (line["tokens"] / line["tokens_per_second"] + line["data_wait"]) for n, line in steps
@@ -206,7 +208,7 @@ def _seconds(run: RunView) -> float | None:
 
 
 def _plot(views: Sequence[RunView]) -> Any:
-    """Return a chart of the first score that all runs have, or else of the loss, by step."""
+    """Return a chart of the first score that all runs have, or else of the loss, over the steps."""
     charts: list[dict[str, dict[str, list[Point]]]] = []
     for run in views:
         lines: dict[str, dict[str, list[Point]]] = {}
@@ -245,7 +247,7 @@ def _csv(names: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def _latex(names: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Format a tabular environment with the rules of booktabs."""
+    """Format a LaTeX tabular environment, whose horizontal rules require the package booktabs."""
     cells = ([text.translate(LATEX) for text in row] for row in (names, *rows))
     lines = [" & ".join(row) + r" \\" for row in cells]
     begin = rf"\begin{{tabular}}{{{'l' * len(names)}}}"

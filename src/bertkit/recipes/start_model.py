@@ -1,4 +1,4 @@
-"""Settings and weights of a run that continues the pretraining of a model.
+"""Settings and initial weights of a run that continues the pretraining of a model.
 
 Source: Gururangan et al. 2020.
 """
@@ -18,7 +18,7 @@ from bertkit.recipes.pretrain_config import read_config
 
 PAIR_HEADS = ("nsp", "sop")
 SHAPE = ("model.", "family", "generator")
-"""Prefixes of the names of settings that the model determines."""
+"""Prefixes of the settings that are taken from the model, and so cannot be changed."""
 
 DEFAULTS: dict[str, Any] = {
     "sampling": {"length": 128},
@@ -31,31 +31,32 @@ DEFAULTS: dict[str, Any] = {
         "save_every": 250,
     },
 }
-"""Settings of continued pretraining that differ from the defaults of pretraining."""
+"""Defaults of continued pretraining that differ from the defaults of pretraining from scratch."""
 
 
 def load_start(
     model: str, changes: Sequence[tuple[str, str]], recorded: Mapping[str, Any] | None = None
 ) -> tuple[dict[str, Any], Loaded]:
-    """Load a model to continue its pretraining, with the settings of the run.
+    """Load a model whose pretraining is continued, and return the settings of the run.
 
-    A causal model is trained on next-token prediction, and another model on masked tokens and on
-    the sentence pairs of its head, if any. A missing head is newly initialized.
+    A causal model is trained to predict the next token. Any other model is trained to predict
+    masked tokens and, if it has a head for sentence pairs, on these pairs. A missing head is newly
+    initialized.
 
     Args:
         model: Model directory or hub id.
         changes: Names of settings and their new values, such as `("train.steps", "300")`.
-        recorded: Settings of a run that is resumed.
+        recorded: Settings of the run, if it is resumed.
 
     Returns:
         The settings of a run file, and the model.
 
     Raises:
-        ConfigError: If the model is an encoder-decoder model, or a change affects its shape.
+        ConfigError: If the model is an encoder-decoder model, or a change would affect its shape.
     """
     fixed = next((name for name, _ in changes if name.startswith(SHAPE)), None)
     if fixed is not None:
-        raise ConfigError(f"{fixed}: {model} determines this setting; remove it")
+        raise ConfigError(f"{fixed}: {model} determines this setting; remove {fixed}")
     loaded = load(model)
     settings = override(recorded or _settings(loaded, model), changes)
     config = read_config(settings, loaded.tokenizer)

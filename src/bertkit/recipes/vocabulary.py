@@ -40,21 +40,22 @@ def train_vocabulary(
     All documents are read once.
 
     Args:
-        texts: Files or directories of .txt, .jsonl or .parquet, also .gz.
+        texts: Text files (.txt, .jsonl or .parquet, also with .gz), or directories of them.
         out: Output directory of the tokenizer. Must not exist.
         kind: wordpiece (BERT), bpe (byte-level, RoBERTa and GPT-2), unigram (ALBERT), or words
             (whole words, ELMo).
-        size: Vocabulary size, with special tokens.
-        use: Use of the tokenizer: encode (encoders), write (GPT, requires --kind bpe), spans (T5,
-            requires --kind bpe), or translate (two languages that share a SentencePiece vocabulary,
-            requires --kind unigram).
+        size: Vocabulary size, including special tokens.
+        use: Models that use the tokenizer: encode (encoders), write (GPT; requires --kind bpe),
+            spans (T5; requires --kind bpe), or translate (translation between two languages that
+            share a SentencePiece vocabulary; requires --kind unigram).
         lowercase: Whether to lowercase text. Default: as in BERT-uncased, ALBERT and RoBERTa.
         strip_accents: Whether to remove accents. Default: the value of --lowercase.
-        min_frequency: Minimum count of a pair of tokens to merge, or of a whole word.
-        chinese_chars: Whether each Chinese character is a word (wordpiece).
-        character_coverage: Fraction of the characters of the text that are in the alphabet
+        min_frequency: Minimum number of times that a pair of tokens must occur to be merged, or
+            that a whole word must occur.
+        chinese_chars: Whether each Chinese character is a separate word (wordpiece).
+        character_coverage: Fraction of the characters in the text that the alphabet covers
             (wordpiece and unigram). Words with other characters become the unknown token.
-        max_length: Maximum number of tokens of a text, which is saved with the tokenizer.
+        max_length: Maximum number of tokens of a text. It is saved with the tokenizer.
 
     Returns:
         The tokenizer.
@@ -83,14 +84,14 @@ def train_vocabulary(
             max_length=max_length,
         )
     tokenizer.save(out)
-    # A vocabulary of whole words may have fewer than `size` words.
+    # A vocabulary of whole words has at most `size` words, so fewer words are not worth a note.
     return _report(tokenizer, out, size if kind != "words" else 0)
 
 
 def _report(tokenizer: Tokenizer, out: Path, size: int) -> Tokenizer:
-    """Print the vocabulary size, and whether the text had too few tokens for `size`."""
+    """Print the vocabulary size, and a note if the text has too few different tokens for `size`."""
     fewer = tokenizer.vocab_size < size
-    note = f" (--size {size:,}): the text has no more; add text, or reduce --size" * fewer
+    note = f", not --size {size:,}: the text is too short; add text, or reduce --size" * fewer
     say(f"{out}: {tokenizer.vocab_size:,} tokens{note}")
     return tokenizer
 

@@ -1,4 +1,4 @@
-"""Tasks, by name and by model directory."""
+"""Tasks, which can be found by their name or from the settings of a model directory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def find(name: str) -> type[Task[Any, Any]]:
     """Return the class of a task.
 
     Args:
-        name: Name of the task; of a third-party task also `module:Class`.
+        name: Name of the task. For a third-party task, it can also be `module:Class`.
 
     Raises:
         ConfigError: If the name is unknown, or the task cannot be imported.
@@ -32,8 +32,8 @@ def find(name: str) -> type[Task[Any, Any]]:
         if name in TASKS:
             raise
         raise ConfigError(
-            f"task {name}: cannot be imported ({type(error).__name__}: {error}); fix it, or set "
-            "PYTHONPATH to the directory of the module"
+            f"task {name}: cannot be imported ({type(error).__name__}: {error}); fix the error, or "
+            "set PYTHONPATH to the directory of the module"
         ) from None
     if not (isinstance(task, type) and issubclass(task, Task)):
         raise ConfigError(f"task {name}: is not a subclass of bertkit.tasks.task.Task")
@@ -49,11 +49,11 @@ BY_HEAD = {
     "tag": "tag",
     "crf": "tag",
 }
-"""Task by head, for models whose `config.json` does not contain the task."""
+"""Task for each head. It is used if the `config.json` of a model does not name the task."""
 
 
 def recorded_task(settings: Mapping[str, Any]) -> str | None:
-    """Return the name of the task in `config.json`, if any."""
+    """Return the name of the task that `config.json` contains, or None."""
     section = settings.get("bertkit")
     record = section.get("task") if isinstance(section, dict) else None
     name = record.get("name") if isinstance(record, dict) else None
@@ -61,7 +61,7 @@ def recorded_task(settings: Mapping[str, Any]) -> str | None:
 
 
 def task_name_of(settings: Mapping[str, Any], heads: Iterable[str]) -> str | None:
-    """Return the name of a model's task from `config.json`, else from its heads.
+    """Return the name of a model's task: the name in `config.json`, or else the task of its head.
 
     Args:
         settings: Content of `config.json`.
@@ -75,7 +75,7 @@ def task_name_of(settings: Mapping[str, Any], heads: Iterable[str]) -> str | Non
 
 
 def outside_error(folder: Path, task: str) -> ConfigError:
-    """Return the error about a model of a task that is not installed or not trusted."""
+    """Return the error for a model whose task is not installed, or is code that must be trusted."""
     remedy = "set --task if you trust its code" if ":" in task else "install its package"
     return ConfigError(f"{folder}: was fine-tuned for {task}, a task outside bertkit; {remedy}")
 

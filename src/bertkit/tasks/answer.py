@@ -1,4 +1,4 @@
-"""Extractive question answering, also with unanswerable questions.
+"""Extractive question answering. Questions may be unanswerable.
 
 Source: Devlin et al. 2019, sections 4.2 and 4.3.
 """
@@ -33,35 +33,35 @@ from bertkit.text.long_texts import Long
 from bertkit.text.tokenizer import NO_LIMIT, Tokenizer
 
 QUESTIONS_PER_BATCH = 1024
-"""Number of questions that are tokenized together; limits the memory use."""
+"""Number of questions that are tokenized together, which limits the memory use."""
 
 NO_ANSWER = "(no answer)"
-"""Text for an empty answer in the list of errors."""
+"""Text that the list of errors shows instead of an empty answer."""
 
 
 class AnswerOptions(Settings, frozen=True):
     """Options of extractive question answering."""
 
     window_overlap: Annotated[int, Meta(ge=0)] = 128
-    """Number of context tokens that consecutive windows share, at most half of the context tokens
-    in a window. (`doc_stride` in the paper's code is the distance between window starts.)"""
+    """Number of context tokens that consecutive windows share. It is limited to half of the context
+    tokens in a window. (`doc_stride` in the paper's code is the distance between window starts.)"""
     question_tokens: Count = 64
-    """Maximum number of question tokens. Longer questions are truncated and marked as such. The
-    question gets at most half of the model's maximum length."""
+    """Maximum number of question tokens, at most half of the model's maximum length. Longer
+    questions are truncated, and their answers are marked as truncated."""
     answer_tokens: Count = 30
     """Maximum number of answer tokens."""
     best: Count = 20
-    """Number of candidate answers, over which probabilities are normalized."""
+    """Number of candidate answers per question. Their probabilities are normalized to sum to 1."""
     no_answer: bool | None = None
     """Whether questions can be unanswerable. Default: inferred from the training file."""
     null_threshold: float | None = None
-    """Threshold of the logit of "no answer" minus the logit of the best answer. Above it, no answer
-    is returned. Default: optimized on dev, where scores get names like `best_f1`; 0 if dev has no
-    unanswerable questions."""
+    """Threshold for the logit of "no answer" minus the logit of the best answer. If the difference
+    is above the threshold, no answer is returned. Default: optimized on dev, whose scores then have
+    names such as `best_f1`, or 0 if dev has no unanswerable questions."""
 
 
 class AnswerSpan(msgspec.Struct, frozen=True):
-    """Span of the context and its probability. Units: characters [start, end)."""
+    """Candidate answer: a span of the context, in characters [start, end), and its probability."""
 
     text: str
     start: int
@@ -70,12 +70,13 @@ class AnswerSpan(msgspec.Struct, frozen=True):
 
 
 class QuestionAnswer(msgspec.Struct, frozen=True):
-    """Answer to a question ("" for no answer), its probability, and the best candidates.
+    """Answer to a question, its probability, and the best candidates.
 
-    `best` is sorted by descending probability. `null_score` is the logit of "no answer" minus the
-    logit of the best candidate. The probabilities of `best`, and of "no answer" if it is allowed,
-    sum to 1. `truncated` is true if the question was truncated; contexts are never truncated.
-    `context[start:end]` equals `answer`.
+    `answer` is "" if there is no answer. Otherwise, it equals `context[start:end]`. `best` contains
+    the candidates in the order of descending probability. Their probabilities sum to 1, together
+    with the probability of "no answer" if unanswerable questions are allowed. `null_score` is the
+    logit of "no answer" minus the logit of the best candidate. `truncated` is true if the question
+    was truncated. Contexts are never truncated.
     """
 
     answer: str
@@ -93,7 +94,7 @@ class QuestionReader(Reader[Question]):
     def read(
         self, source: Source, reading: Reading, *, labeled: bool
     ) -> tuple[list[Question], str]:
-        """Read SQuAD 1.1 and 2.0 (.json) or rows (.jsonl), also compressed (.gz)."""
+        """Read a SQuAD 1.1 or 2.0 file (.json), or rows (.jsonl). Files may be compressed (.gz)."""
         for option in reading.options().values():
             raise ConfigError(f"{option}: not supported for SQuAD and .jsonl files; remove it")
         return read_questions(source, labeled=labeled)
@@ -105,7 +106,7 @@ class QuestionReader(Reader[Question]):
                 "pass the context with --pair, or both as a tuple"
             )
         if not (text.strip() and others[0].strip()):
-            raise DataError("the question or its context is empty; remove it")
+            raise DataError("the question or its context is empty; remove the question")
         return Question(text, others[0])
 
     def key(self, example: Question) -> tuple[str, str]:
@@ -116,9 +117,9 @@ class QuestionReader(Reader[Question]):
 
 
 class Answer(Task[Question, QuestionAnswer], Calibrated, ChanceLevel):
-    """Extractive question answering: the span of a text.
+    """Extractive question answering: the model finds the span of a text that answers a question.
 
-    The head is a softmax over the start and end positions.
+    The head computes a softmax over the start positions, and one over the end positions.
     """
 
     name = "answer"
@@ -157,8 +158,8 @@ class Answer(Task[Question, QuestionAnswer], Calibrated, ChanceLevel):
         """Encode each question with overlapping windows of its context.
 
         The windows cover all tokens of the context. The target of a window is the span of the
-        first answer if the window contains all of it, else [CLS]. Windows of an unanswerable
-        question have the target [CLS].
+        first correct answer if the window contains the whole span. Otherwise, or if the question
+        is unanswerable, the target is [CLS].
         """
         built = []
         for begin in range(0, len(examples), QUESTIONS_PER_BATCH):
@@ -180,7 +181,7 @@ class Answer(Task[Question, QuestionAnswer], Calibrated, ChanceLevel):
         return built
 
     def _windows(self, encoding: Encoding, length: int, where: str) -> list[Encoding]:
-        """Split a pair into windows, `truncated` if the question was truncated."""
+        """Split a question and its context into windows, and truncate the question if necessary."""
         question, context = (encoding.sequence.count(text_id) for text_id in (0, 1))
         for name, size in (("question", question), ("context", context)):
             if not size:
@@ -191,14 +192,14 @@ class Answer(Task[Question, QuestionAnswer], Calibrated, ChanceLevel):
         if capacity < 1:
             raise DataError(
                 f"a maximum length of {length} tokens is too short for a question and its "
-                "context; increase it"
+                "context; increase the maximum length"
             )
         pair = encoding.cut({0: (0, question_tokens)})
         overlap = min(self.options.window_overlap, capacity // 2)
         return pair.windows(1, length, overlap)
 
     def targets(self, features: Sequence[Feature]) -> Tensor:
-        """Return the first and last token of each answer in its window.
+        """Return the indices of the first and the last token of the answer in each window.
 
         Shapes:
             Returns (S, 2).
@@ -206,13 +207,14 @@ class Answer(Task[Question, QuestionAnswer], Calibrated, ChanceLevel):
         return torch.tensor([feature.target for feature in features], dtype=torch.int64)
 
     def loss_of(self, outputs: Tensor, batch: Batch, totals: Totals, head: nn.Module) -> Loss:
-        """Compute the mean of the cross-entropies of start and end, like the paper's code.
+        """Compute the mean of the cross-entropies of start and end, as in the paper's code.
 
-        A window is correct if both its start and its end have the highest logits.
+        A prediction counts as correct if both the right start and the right end have the highest
+        logit.
         """
         targets = batch.targets[self.head]
         layout = batch.layout
-        # Padding is cheap, because a token has two values only; the standard loss needs it.
+        # PyTorch's loss needs padding. It is cheap, because each token has only two values.
         shape = len(layout.lengths), max(layout.lengths), 2
         padded = outputs.new_full(shape, -torch.inf)
         padded = padded.index_put((layout.sequence_ids, layout.positions), outputs)
@@ -225,9 +227,10 @@ class Answer(Task[Question, QuestionAnswer], Calibrated, ChanceLevel):
     def answers(
         self, outputs: Sequence[ExampleOutput[Question]], head: nn.Module
     ) -> list[QuestionAnswer]:
-        """Return the spans with the highest sum of start and end logit, over all windows.
+        """Predict, for each question, the span with the highest sum of start and end logit.
 
-        If a span is in two windows, its score is the higher one.
+        The spans of all windows are compared. If two windows contain a span, the higher score
+        counts.
         """
         return [self._answer(item) for item in outputs]
 
@@ -253,7 +256,7 @@ class Answer(Task[Question, QuestionAnswer], Calibrated, ChanceLevel):
             best.setdefault((int(starts[i]), end), float(scores[i]))
         null = min(float(logits[0].sum()) for logits in item.outputs)
         truncated = item.truncated
-        if not best:  # Only white space has tokens.
+        if not best:  # All tokens of the context are white space.
             return QuestionAnswer("", 0, 0, 1.0, [], 0.0, truncated)
         sums = np.array([*best.values(), *([null] if options.no_answer else [])])
         probabilities = np.exp(sums - sums.max())
@@ -273,12 +276,12 @@ class Answer(Task[Question, QuestionAnswer], Calibrated, ChanceLevel):
         return options
 
     def calibrated(self, answers: Sequence[QuestionAnswer], examples: Sequence[Question]) -> Self:
-        """Return the task with the `null_threshold` of the highest F1, unless it is set.
+        """Return the task with the `null_threshold` that has the highest F1, unless it is set.
 
-        The threshold is optimized on these questions, so their scores are higher than scores of
-        other questions, and are named `best_f1` and so on. Source: `find_best_thresh` of the
-        evaluation script of SQuAD 2.0. Unlike there, the threshold is halfway between the scores of
-        two questions.
+        The threshold is optimized on these questions, so their scores are higher than the scores of
+        other questions. Therefore, the scores are named `best_f1` and so on. Source:
+        `find_best_thresh` in the evaluation script of SQuAD 2.0. Unlike in the script, the
+        threshold is halfway between the scores of two questions.
         """
         options = self.options
         if not options.no_answer or options.null_threshold is not None:
@@ -295,8 +298,8 @@ class Answer(Task[Question, QuestionAnswer], Calibrated, ChanceLevel):
         null_f1 = np.array([float(not example.answerable) for example in examples])
         order = np.argsort(null_scores, kind="stable")
         scores, gain = null_scores[order], (f1 - null_f1)[order]
-        # gains[k] is the gain if the first k questions are answered. A threshold cannot separate
-        # questions with equal scores.
+        # gains[k] is the gain in F1 if the k questions with the lowest scores are answered. No
+        # threshold separates questions with equal scores.
         gains = np.concatenate([[0.0], np.cumsum(gain)])
         gains[1:-1][np.diff(scores) == 0] = -np.inf
         thresholds = np.concatenate(
@@ -308,11 +311,15 @@ class Answer(Task[Question, QuestionAnswer], Calibrated, ChanceLevel):
     def score(
         self, answers: Sequence[QuestionAnswer], examples: Sequence[Question]
     ) -> dict[str, float]:
-        """Compute exact match and F1 of SQuAD, also of answerable and unanswerable questions."""
+        """Compute the exact match and F1 of SQuAD.
+
+        If only some questions are answerable, the scores of answerable and unanswerable questions
+        are also computed separately.
+        """
         return metrics.squad([answer.answer for answer in answers], [_golds(e) for e in examples])
 
     def chance(self, examples: Sequence[Question]) -> dict[str, float]:
-        """Return the F1 of "no answer" for all questions, unless it is right for all of them."""
+        """Return the F1 of answering no question, unless all questions are unanswerable."""
         without = [not example.answers for example in examples]
         return {} if all(without) else {"f1": float(np.mean(without))}
 
@@ -335,13 +342,13 @@ def best_spans(
     """Return the spans with the highest sum of start and end logit, in any order.
 
     Args:
-        logits: Start and end logit of each token. A token at -inf is not the start or end of a
-            span.
+        logits: Start and end logit of each token. A span does not start or end at a token whose
+            logit is -inf.
         longest: Maximum number of tokens of a span.
         best: Maximum number of spans.
 
     Returns:
-        Scores, first tokens, and last tokens.
+        The score, the index of the first token, and the index of the last token of each span.
 
     Shapes:
         logits: (T, 2); returns (K,), (K,), (K,), where K <= best.
@@ -364,7 +371,7 @@ def _golds(example: Question) -> list[str]:
 
 
 def _answer_tokens(encoding: Encoding, example: Question) -> NDArray[np.int64]:
-    """Return the indices of the tokens that contain characters of the first answer, if any."""
+    """Return the indices of the tokens of the first answer, if the question has an answer."""
     if not example.answers:
         return np.empty(0, dtype=np.int64)
     text, start = example.answers[0]
@@ -379,10 +386,10 @@ def _visible(text: str) -> NDArray[np.int64]:
 
 
 def _extend_over_marks(text: str, end: int) -> int:
-    """Return `end`, moved after the combining marks of the last character.
+    """Return `end`, moved behind the combining marks of the last character.
 
-    "ë" can be "e" and a combining diaeresis. Tokenizers that strip accents exclude the mark from
-    the offsets of the token.
+    "ë" can be encoded as "e" and a combining diaeresis. If a tokenizer strips accents, the offsets
+    of the token do not include the mark.
     """
     while end < len(text) and unicodedata.category(text[end]).startswith("M"):
         end += 1
@@ -392,9 +399,9 @@ def _extend_over_marks(text: str, end: int) -> int:
 def _trim(
     offsets: NDArray[np.int64], visible: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
-    """Return the offsets of tokens without surrounding white space, and which tokens are not empty.
+    """Exclude white space from the offsets of tokens, and return which tokens are not empty then.
 
-    Tokens of byte-level BPE and Unigram can contain the space before a word.
+    Tokens of byte-level BPE and Unigram may include the space before a word.
     """
     first = np.searchsorted(visible, offsets[:, 0])
     last = np.searchsorted(visible, offsets[:, 1]) - 1

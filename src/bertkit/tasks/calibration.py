@@ -1,4 +1,4 @@
-"""Thresholds and temperatures of a trained classifier, optimized on dev."""
+"""Calibration of a trained classifier: its thresholds and temperature are optimized on dev."""
 
 from __future__ import annotations
 
@@ -10,24 +10,25 @@ from numpy.typing import NDArray
 F = TypeVar("F", bound=np.floating)
 
 CONFIDENCE_BINS = 15
-"""Number of bins of the confidence, as in Guo et al. 2017."""
+"""Number of bins into which confidences are divided, as in Guo et al. 2017."""
 
 MAX_LOG_TEMPERATURE = 6.0
-"""Natural logarithm of the highest temperature, and of the inverse of the lowest."""
+"""Natural logarithm of the highest temperature. The lowest temperature is the inverse of it."""
 
 
 def best_threshold(scores: NDArray[np.float64], expected: NDArray[np.bool_]) -> float:
-    """Return the threshold with the highest F1 of a label.
+    """Return the threshold with which the predictions of a label have the highest F1.
 
     The threshold is halfway between the probabilities of two examples. Among equally good
-    thresholds, the threshold nearest to 0.5 is returned. If no example has the label, it is 0.5.
+    thresholds, the threshold nearest to 0.5 is returned. If no example has the label, the threshold
+    is 0.5.
 
     Args:
         scores: Probability of the label for each example.
         expected: Whether each example has the label.
 
     Returns:
-        The smallest probability from which the label is predicted.
+        The lowest probability with which the label is predicted.
 
     Shapes:
         scores and expected: (N,).
@@ -49,10 +50,10 @@ def best_threshold(scores: NDArray[np.float64], expected: NDArray[np.bool_]) -> 
 
 
 def fit_temperature(probabilities: NDArray[np.float64], targets: NDArray[np.int64]) -> float:
-    """Return the temperature of logits with the highest likelihood of the targets.
+    """Return the temperature with which the targets have the highest likelihood.
 
-    Targets are smoothed as if each label had one more example, so that a few correct predictions
-    do not make the model certain (Platt 1999, section 2.2).
+    Targets are smoothed as if each label had one more example. Otherwise, a model would become
+    certain because of a few correct predictions (Platt 1999, section 2.2).
 
     Args:
         probabilities: Probabilities of the labels, without a temperature.
@@ -72,8 +73,8 @@ def fit_temperature(probabilities: NDArray[np.float64], targets: NDArray[np.int6
     smoothed = np.full((count, labels), 1.0 / (count + labels))
     smoothed[np.arange(count), targets] += count / (count + labels)
     expected = (smoothed * logits).sum()
-    # Bisect the logarithm of the inverse temperature. The negative log-likelihood is convex in the
-    # inverse temperature.
+    # Find the minimum by bisection over the logarithm of the inverse temperature. This is possible
+    # because the negative log-likelihood is convex in the inverse temperature.
     low, high = -MAX_LOG_TEMPERATURE, MAX_LOG_TEMPERATURE
     for _ in range(60):
         middle = (low + high) / 2
@@ -85,7 +86,7 @@ def fit_temperature(probabilities: NDArray[np.float64], targets: NDArray[np.int6
 def apply_temperature(
     probabilities: NDArray[np.float64], temperature: float
 ) -> NDArray[np.float64]:
-    """Return probabilities whose logits are divided by a temperature.
+    """Return the probabilities that result from dividing the logits by a temperature.
 
     Args:
         probabilities: Probabilities of the labels.
@@ -105,7 +106,8 @@ def calibration_error(confidence: NDArray[np.float64], right: NDArray[np.bool_])
         right: Whether each prediction is right.
 
     Returns:
-        The mean difference of confidence and accuracy, weighted by the examples in each bin.
+        The mean absolute difference between the confidence and the accuracy of a bin, weighted by
+        the number of examples in the bin.
 
     Shapes:
         confidence and right: (N,).

@@ -1,4 +1,4 @@
-"""Base classes for optional features of tasks. A task inherits from the classes it supports."""
+"""Base classes for optional features. A task inherits from the classes of the features it has."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:  # An exported model makes predictions without torch.
 
 
 class Calibrated(ABC):
-    """Task with options that are set from its predictions for dev, such as a threshold."""
+    """Task with options, such as a threshold, that are optimized on its predictions for dev."""
 
     @abstractmethod
     def calibrated(self, answers: Sequence[Any], examples: Sequence[Any]) -> Self:
-        """Return the task with the options that are best for dev, or the task itself.
+        """Return the task with the options that are best on dev, or the task itself.
 
         Args:
             answers: Predictions for dev.
@@ -29,20 +29,20 @@ class Calibrated(ABC):
 
     @abstractmethod
     def uncalibrated(self) -> Settings:
-        """Return the options before calibration on dev, to train another model."""
+        """Return the options without the values optimized on dev, to train another model."""
 
     def chosen_on(self, before: Any) -> bool:
-        """Return whether `calibrated` changed a prediction.
+        """Return whether the optimized options can change a prediction.
 
-        The names of scores on dev then begin with `best_`.
+        If so, the names of scores on dev begin with `best_`.
 
         Args:
-            before: The task whose method `calibrated` returned this task.
+            before: The task before calibration, whose method `calibrated` returned this task.
         """
         return self is not before
 
     def calibration(self, answers: Sequence[Any], examples: Sequence[Any]) -> dict[str, float]:
-        """Compute the calibration error; return an empty dict if no confidence was calibrated.
+        """Compute the calibration error, or return an empty dict if confidences are not calibrated.
 
         Args:
             answers: Predictions of the calibrated task.
@@ -56,13 +56,13 @@ class Labeled(ABC):
 
     labels: tuple[str, ...]
     labels_compete: bool = True
-    """Whether an example has one label only, so that there is a confusion matrix."""
+    """Whether each example has exactly one label. Only then is there a confusion matrix."""
     single_label: bool = False
-    """Whether the softmax of each row of outputs contains the probabilities of the labels."""
+    """Whether a softmax over each row of the outputs computes the probabilities of the labels."""
 
     @abstractmethod
     def label_pairs(self, answer: Any, example: Any) -> Sequence[LabelPair]:
-        """Return pairs of an expected and a predicted label; None if there is no such label.
+        """Return pairs of an expected and a predicted label. A missing label is None.
 
         Args:
             answer: The prediction for an example.
@@ -71,31 +71,31 @@ class Labeled(ABC):
 
 
 class ChanceLevel(ABC):
-    """Task whose scores without training are known, so that bertkit warns if training failed."""
+    """Task whose scores at chance level are known. bertkit warns if a model is not better."""
 
     @abstractmethod
     def chance(self, examples: Sequence[Any]) -> Mapping[str, float]:
-        """Return the scores of guessing by name, such as the accuracy of random choices.
+        """Return the names and values of scores at chance level, such as the accuracy of guessing.
 
         Args:
             examples: Labeled examples.
         """
 
     def constant_prediction(self, answers: Sequence[Any]) -> str | None:
-        """Return the prediction that all answers share, or None if they differ.
+        """Return the prediction if all predictions are equal, or None if they differ.
 
         Args:
-            answers: Predictions, at least one.
+            answers: At least one prediction.
         """
         return None
 
 
 class UsesPooling(ABC):
-    """Task that depends on how the initial model pools token states to an embedding."""
+    """Task that depends on how the initial model computes an embedding from the token states."""
 
     @abstractmethod
     def with_pooling(self, pooling: Pooling | None) -> Self:
-        """Return the task for a model with this pooling, or without pooling if it is None."""
+        """Return the task for a model with this pooling, or for a model without pooling (None)."""
 
 
 class UsesDecoder(ABC):
@@ -103,10 +103,11 @@ class UsesDecoder(ABC):
 
     @abstractmethod
     def with_decoder(self, begin: Sequence[int], tokenizer: Tokenizer) -> Self:
-        """Return the task for a decoder.
+        """Return the task for a model with this decoder.
 
         Args:
-            begin: First tokens of each text of the decoder; empty if there is no encoder.
+            begin: Ids of the tokens with which each text of the decoder begins; empty if the model
+                has no encoder.
             tokenizer: Tokenizer of the decoder.
 
         Raises:
@@ -118,15 +119,15 @@ class NeedsReference(ABC):
     """Task whose loss compares the model with the initial model."""
 
     add_reference: ClassVar[Callable[..., tuple[list[Feature], list[Feature]]]]
-    """Function that sets `teacher_outputs` of features to the outputs of the initial model.
-    Arguments: run, task, features of train and dev, `start` (the last step), and
-    `max_batch_tokens`."""
+    """Function that returns the features with the outputs of the initial model as their
+    `teacher_outputs`. Its arguments are the run, the task, the features of train and of dev,
+    `start` (the number of finished steps), and `max_batch_tokens`."""
 
 
 def compute_label_report(
     task: object, answers: Sequence[Any], examples: Sequence[Any]
 ) -> LabelReport | None:
-    """Compute the scores of each label; return None for a task or predictions without labels.
+    """Compute the scores of each label, or return None if there are no labels.
 
     Args:
         task: The task.

@@ -1,4 +1,4 @@
-"""Multiple choice with one score per choice. Devlin et al. 2019, section 4.4 (SWAG)."""
+"""Multiple choice: the model scores each choice. Devlin et al. 2019, section 4.4 (SWAG)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from bertkit.text.tokenizer import NO_LIMIT, Tokenizer
 
 
 class ChoiceAnswer(msgspec.Struct, frozen=True):
-    """Most probable choice, its probability, and the probabilities of all choices in order."""
+    """The most probable choice, its index and probability, and the probabilities of all choices."""
 
     index: int
     choice: str
@@ -42,8 +42,8 @@ class ChoiceReader(Reader[ChoiceQuestion]):
     ) -> tuple[list[ChoiceQuestion], str]:
         """Read .jsonl rows {question, choices, label}.
 
-        A row may have a context, with or without a question. The label is the index of the right
-        choice, from 0, or its text.
+        A row may contain a context, together with the question or instead of it. The label is the
+        index of the right choice, from 0, or its text.
         """
         check_no_columns(reading, "choose")
         return read_choices(source, labeled)
@@ -67,11 +67,14 @@ A = TypeVar("A", bound=msgspec.Struct)
 
 
 class ChoiceTask(Task[ChoiceQuestion, A], Generic[A]):
-    """Base class of tasks that compute a softmax over the scores of the choices of a text."""
+    """Base class of tasks that select one of several choices for a text.
+
+    The model computes a score for each choice, and a softmax over the scores.
+    """
 
     batching = "example"
     cut_text: ClassVar[Literal["start", "end"]] = "end"
-    """End of the text from which tokens are removed if it is too long for the model."""
+    """Side of the text from which tokens are removed if it is too long for the model."""
 
     @property
     def head(self) -> str:
@@ -91,10 +94,10 @@ class ChoiceTask(Task[ChoiceQuestion, A], Generic[A]):
         long: Long,
         labeled: bool,
     ) -> list[Feature]:
-        """Encode the text with each choice, in order.
+        """Encode each choice together with the text, in the order of the choices.
 
-        Truncation removes tokens of the text. It removes the last tokens of a choice only if no
-        tokens of the text remain.
+        Truncation removes tokens of the text. It removes tokens from the end of a choice only if
+        no tokens of the text remain.
         """
         pairs = [(e.text, f"{e.stem} {c}" if e.stem else c) for e in examples for c in e.choices]
         texts, choices = [text for text, _ in pairs], [choice for _, choice in pairs]
@@ -115,7 +118,7 @@ class ChoiceTask(Task[ChoiceQuestion, A], Generic[A]):
         return built
 
     def targets(self, features: Sequence[Feature]) -> Tensor:
-        """Return the index of the right sequence of each example in the batch."""
+        """Return, for each example in the batch, the index of the sequence of the right choice."""
         right = [(f.example, index) for index, f in enumerate(features) if f.target]
         return torch.tensor([index for _, index in sorted(right)])
 
@@ -138,9 +141,9 @@ class ChoiceTask(Task[ChoiceQuestion, A], Generic[A]):
 
 
 class Choose(ChoiceTask[ChoiceAnswer], ChanceLevel):
-    """Multiple choice: the best of several choices.
+    """Multiple choice: the model selects the best of several choices.
 
-    The head computes one score per choice, and a softmax over the choices.
+    The head computes a score for each choice, and a softmax over the scores.
     """
 
     name = "choose"
@@ -184,11 +187,11 @@ class Choose(ChoiceTask[ChoiceAnswer], ChanceLevel):
 
 
 def _truncate(encoding: Encoding, length: int, end: Literal["start", "end"]) -> Encoding:
-    """Truncate the first text of a pair until it fits, then the end of the second text."""
+    """Truncate the first text of a pair. If this is not enough, truncate the second text, too."""
     first, second = encoding.sequence.count(0), encoding.sequence.count(1)
     capacity = length - len(encoding) + first + second
     if capacity < 1:
-        raise DataError(f"length: {length} is too short for special tokens and text; increase it")
+        raise DataError(f"{length} tokens are too few for a text; increase the maximum length")
     right = min(second, capacity)
     left = min(first, capacity - right)
     span = (0, left) if end == "end" else (first - left, first)
@@ -199,7 +202,7 @@ def _truncate(encoding: Encoding, length: int, end: Literal["start", "end"]) -> 
 
 
 def check_no_columns(reading: Reading, task: str) -> None:
-    """Check that no columns are set, because the format of a task has fixed names.
+    """Check that the user set no columns, because the task reads fields with fixed names.
 
     Args:
         reading: Columns and format that the user set.

@@ -53,7 +53,8 @@ if TYPE_CHECKING:  # An exported model makes predictions without torch.
     from bertkit.objectives.loss import Loss, Totals
 
 Prediction = LabelAnswer | LabelsAnswer
-"""Prediction for a text with one label or a number, or with several labels."""
+"""Prediction for a text: `LabelAnswer` for one label or a number, `LabelsAnswer` for several
+labels."""
 
 LABELS_OF_OPTIONS = {
     "calibrate": ("one label per text",),
@@ -63,13 +64,13 @@ LABELS_OF_OPTIONS = {
     "thresholds": ("several labels",),
     "class_weights": ("one label per text", "several labels"),
 }
-"""Types of labels that an option supports."""
+"""Types of labels that each option supports. Other options support all types."""
 
 
 class Classify(Contrastive[LabelExample, Prediction], Calibrated, ChanceLevel, Labeled):
-    """Classification of texts or pairs: labels, several labels, or a number.
+    """Classification of texts or text pairs: one label, several labels, or a number (regression).
 
-    The head is a softmax, one sigmoid per label, or a regression.
+    The head computes a softmax, a sigmoid for each label, or a number.
     """
 
     name = "classify"
@@ -78,7 +79,7 @@ class Classify(Contrastive[LabelExample, Prediction], Calibrated, ChanceLevel, L
     serving = Serving(Prediction, "A fine film.", "/predict")
     long = ("error", "truncate", "window")
     _origin = "in the training file"
-    """Origin of the labels in messages."""
+    """Description of the known labels that completes the message "label 'x' is not ..."."""
 
     def __init__(self, labels: Sequence[str] = (), options: Settings | None = None) -> None:
         super().__init__(labels, options)
@@ -100,8 +101,8 @@ class Classify(Contrastive[LabelExample, Prediction], Calibrated, ChanceLevel, L
     def from_examples(cls, train: Sequence[LabelExample], options: Settings) -> Self:
         """Return the task with the labels of the training examples.
 
-        By default, the task is a regression if all labels are numbers and some have a fraction. It
-        has several labels per text if all labels are JSON lists.
+        By default, the task is a regression if all labels are numbers and at least one has a
+        fraction. If all labels are JSON lists, a text can have several labels.
 
         Args:
             train: Training examples.
@@ -109,7 +110,7 @@ class Classify(Contrastive[LabelExample, Prediction], Calibrated, ChanceLevel, L
 
         Raises:
             ConfigError: If options cannot be combined.
-            DataError: If an option does not suit the labels, or there are fewer than two labels.
+            DataError: If an option does not support the labels, or there are fewer than two labels.
         """
         assert isinstance(options, ClassifyOptions)
         options = _with_defaults(options, train)
@@ -165,7 +166,8 @@ class Classify(Contrastive[LabelExample, Prediction], Calibrated, ChanceLevel, L
         """Return the target of an example for the loss.
 
         Returns:
-            The number of a regression, 0 or 1 for each of several labels, or the index of a label.
+            The number (regression), 0 or 1 for each label (several labels per text), or the index
+            of the label (one label per text).
 
         Raises:
             DataError: If a label is unknown, or is not a number in a regression.
@@ -192,7 +194,7 @@ class Classify(Contrastive[LabelExample, Prediction], Calibrated, ChanceLevel, L
             self.target(example)
 
     def _check_pair(self, example: LabelExample) -> None:
-        """Check that an example is a pair if and only if the model was trained on pairs."""
+        """Check that an example is a pair or a single text, as in training."""
         if self.options.pairs is not None and self.options.pairs != (example.pair is not None):
             actual, expected = (
                 ("a pair", "a single text") if example.pair else ("a single text", "a pair")
@@ -232,7 +234,7 @@ class Classify(Contrastive[LabelExample, Prediction], Calibrated, ChanceLevel, L
         return sorted(features, key=lambda feature: feature.example)
 
     def targets(self, features: Sequence[Feature]) -> Tensor:
-        """Return the target of each example with `both_orders`, else of each feature."""
+        """Return a target for each feature, or for each example if `both_orders` is set."""
         import torch
 
         if self.options.both_orders:
@@ -245,7 +247,11 @@ class Classify(Contrastive[LabelExample, Prediction], Calibrated, ChanceLevel, L
         return not (self.options.regression or self.options.multi_label)
 
     def loss_of(self, outputs: Tensor, batch: Batch, totals: Totals, head: nn.Module) -> Loss:
-        """Compute the (binary) cross-entropy or squared error, averaged over the step."""
+        """Compute the loss, averaged over the step.
+
+        It is the cross-entropy for one label per text, the binary cross-entropy for several labels,
+        and the squared error in a regression. In contrastive training, it is the contrastive loss.
+        """
         from torch.nn import functional as F
 
         from bertkit.objectives.loss import Loss
@@ -282,8 +288,8 @@ class Classify(Contrastive[LabelExample, Prediction], Calibrated, ChanceLevel, L
     ) -> list[Prediction]:
         """Predict from the logits of each text.
 
-        The logits of a text's windows are averaged, weighted by window length. The logits of both
-        orders are added.
+        The logits of the windows of a text are averaged with the window lengths as weights. If
+        `both_orders` is set, the logits of both orders are added.
         """
         orders = 1 + self.options.both_orders
         features = [feature for item in outputs for feature in item.features]
@@ -291,7 +297,7 @@ class Classify(Contrastive[LabelExample, Prediction], Calibrated, ChanceLevel, L
         rows = np.concatenate([rows for item in outputs for rows in item.outputs])
         scores = average_windows(rows, [f.encoding for f in features], owners) * np.float32(orders)
         if self.options.multi_label:
-            # Compute the sigmoid without overflow.
+            # This is a sigmoid that does not overflow.
             scores = np.exp(-np.logaddexp(0, -scores))
         elif not self.options.regression:
             scores = softmax(scores / np.float32(self.options.temperature or 1.0))
@@ -312,7 +318,10 @@ class Classify(Contrastive[LabelExample, Prediction], Calibrated, ChanceLevel, L
         return LabelAnswer(label, scores[label], scores, truncated)
 
     def _binary_threshold(self) -> float | None:
-        """Return the threshold of the second of two labels, or None for the more probable label."""
+        """Return the threshold of the second of two labels.
+
+        If the result is None, the most probable label is predicted.
+        """
         if not self._is_binary:
             return None
         options = cast(ClassifyOptions, self.options)
@@ -327,7 +336,7 @@ class Classify(Contrastive[LabelExample, Prediction], Calibrated, ChanceLevel, L
         return options
 
     def calibrated(self, answers: Sequence[Prediction], examples: Sequence[LabelExample]) -> Self:
-        """Return the task with thresholds or a temperature from dev, unless they are set."""
+        """Return the task after optimizing thresholds or a temperature that are not set."""
         options = self.options
         if options.multi_label and options.threshold is None and not options.thresholds:
             expected = np.array([self.target(example) for example in examples]) > 0
@@ -366,17 +375,18 @@ class Classify(Contrastive[LabelExample, Prediction], Calibrated, ChanceLevel, L
         }
 
     def _probabilities(self, answers: Sequence[Prediction]) -> NDArray[np.float64]:
-        """Return the scores of the predictions. Shapes: returns (N, L)."""
+        """Return the scores of all labels in each prediction. Shapes: returns (N, L)."""
         return np.array([[answer.scores[label] for label in self.labels] for answer in answers])
 
     def score(
         self, answers: Sequence[Prediction], examples: Sequence[LabelExample]
     ) -> dict[str, float]:
-        """Compute the scores of the predictions by name.
+        """Compute the scores of the predictions.
 
-        A regression has Pearson and Spearman correlations. Several labels per text have F1 scores
-        and exact match. One label per text has accuracy, F1, and Matthews correlation, and with
-        two labels also the scores of `metrics.binary`.
+        In a regression, they are the Pearson and Spearman correlations. If a text can have several
+        labels, they are F1 scores and the exact match. Otherwise, they are the accuracy, F1, and
+        the Matthews correlation. If there are only two labels, the scores of `metrics.binary` are
+        added.
         """
         if self.options.regression:
             numbers = [cast(LabelAnswer, answer).score for answer in answers]
@@ -401,7 +411,8 @@ class Classify(Contrastive[LabelExample, Prediction], Calibrated, ChanceLevel, L
         if not self.options.multi_label:
             return {"matthews": 0.0}
         counts = Counter(label for example in examples for label in self.labels_of(example))
-        # The baseline predicts the n most frequent labels for all rows, with the best n.
+        # The baseline predicts the n most frequent labels for every row, where n is the number
+        # with the best score.
         right = np.cumsum(sorted(counts.values(), reverse=True))
         predicted = np.arange(1, len(right) + 1) * len(examples)
         return {"f1_micro": float((2 * right / (predicted + right[-1])).max())} if counts else {}
@@ -422,8 +433,9 @@ class Classify(Contrastive[LabelExample, Prediction], Calibrated, ChanceLevel, L
     def label_pairs(self, answer: Prediction, example: LabelExample) -> Sequence[LabelPair]:
         """Return the expected and the predicted label.
 
-        With several labels per text, return a pair for each label that is expected or predicted. A
-        side without the label is None.
+        If a text can have several labels, return a pair for each label that is expected or
+        predicted. The first item is None if the label is not expected, and the second item is None
+        if it is not predicted.
         """
         if self.options.regression:
             return ()
@@ -463,11 +475,11 @@ __all__ = [
 
 
 def _with_defaults(options: ClassifyOptions, train: Sequence[LabelExample]) -> ClassifyOptions:
-    """Return the options, with unset options inferred from the examples.
+    """Return the options. Options that are not set are inferred from the examples.
 
     Raises:
         ConfigError: If options cannot be combined.
-        DataError: If an option does not suit the labels.
+        DataError: If an option does not support the labels.
     """
     written = {label_of(example) for example in train}
     multi = options.multi_label
@@ -493,7 +505,7 @@ def _with_defaults(options: ClassifyOptions, train: Sequence[LabelExample]) -> C
         raise ConfigError("tune_threshold cannot be combined with threshold; set one of them")
     pairs = options.pairs if options.pairs is not None else train[0].pair is not None
     if options.both_orders and not pairs:
-        raise DataError("both_orders: requires pairs, but train has single texts; remove it")
+        raise DataError("both_orders: requires pairs, but train has single texts; omit the option")
     if options.contrastive and (regression or multi or pairs):
         kind = "numbers" if regression else "several labels" if multi else "pairs of texts"
         raise DataError(f"contrastive: requires single texts with one label, but train has {kind}")
@@ -506,7 +518,7 @@ def _check_labels(
     options: ClassifyOptions,
     train: Sequence[LabelExample],
 ) -> None:
-    """Check the number of labels, and the number of examples of each label."""
+    """Check the number of labels and of thresholds, and the number of examples of each label."""
     rows = train[0].where.rpartition(":")[0] or "train"
     if len(labels) < (1 if options.multi_label else 2):
         only = f"only one label, {labels[0]!r}" if labels else "no labels"
@@ -523,7 +535,11 @@ def _check_labels(
 def _balanced_weights(
     labels: Sequence[str], counts: Mapping[str, int], num_rows: int, options: ClassifyOptions
 ) -> Tensor:
-    """Return weights inversely proportional to the label frequencies. Shapes: returns (L,)."""
+    """Return weights that balance rare and frequent labels. Shapes: returns (L,).
+
+    A weight is inversely proportional to the frequency of its label. If a text can have several
+    labels, it is the number of texts without the label, divided by the number of texts with it.
+    """
     import torch
 
     num_examples = np.array([counts[label] for label in labels])

@@ -11,14 +11,15 @@ import msgspec
 from bertkit.data.labels import label_sort_key
 
 LabelPair = tuple[str | None, str | None]
-"""Expected and predicted label. None is an expected label that was missed, or a predicted label
-that was not expected."""
+"""Expected and predicted label. If the predicted label is None, the expected label was missed. If
+the expected label is None, the predicted label was not expected."""
 
 NO_LABEL = "(none)"
-"""Text for None in tables."""
+"""Text that tables show instead of the label None."""
 
 MOST_LABELS = 12
-"""Maximum number of labels on the console. If there are more, the lowest F1 scores are shown."""
+"""Maximum number of labels shown on the console. If there are more, those with the lowest F1 are
+shown."""
 
 
 class LabelScore(msgspec.Struct, frozen=True):
@@ -34,10 +35,10 @@ class LabelScore(msgspec.Struct, frozen=True):
 
 
 class ConfusionMatrix(msgspec.Struct, frozen=True):
-    """Number of predictions by expected and predicted label.
+    """Confusion matrix: numbers of predictions by expected and predicted label.
 
-    `counts` has a row for each expected label and a column for each predicted label. The last
-    label is None if entities were missed or predicted without being expected.
+    `counts` has a row for each expected label and a column for each predicted label. If entities
+    were missed, or predicted although none was expected, the last label is None.
 
     Shapes:
         counts: (L, L).
@@ -48,7 +49,7 @@ class ConfusionMatrix(msgspec.Struct, frozen=True):
 
 
 class LabelReport(msgspec.Struct, frozen=True):
-    """Scores of the labels that are expected or predicted, and the confusion matrix.
+    """Scores of each label that is expected or predicted, and the confusion matrix.
 
     `confusion` is None if an example can have several labels.
     """
@@ -58,9 +59,10 @@ class LabelReport(msgspec.Struct, frozen=True):
 
     @property
     def only_answer(self) -> str | None:
-        """Label of all predictions although others are expected, "" if no label is predicted.
+        """The only label that is predicted, although others are expected.
 
-        None if several labels are predicted, or if no other label is expected.
+        It is "" if no label is predicted at all, and None if several labels are predicted or no
+        other label is expected.
         """
         predicted = [label for label, score in self.labels.items() if score.answered]
         if len(predicted) > 1 or not any(label not in predicted for label in self.labels):
@@ -68,7 +70,7 @@ class LabelReport(msgspec.Struct, frozen=True):
         return predicted[0] if predicted else ""
 
     def confused(self) -> list[tuple[str, str, int]]:
-        """Return (expected, predicted, count) of confused labels, most frequent first."""
+        """Return (expected label, predicted label, count) of confused labels, most common first."""
         if self.confusion is None:
             return []
         names, counts = self.confusion.labels, self.confusion.counts
@@ -81,7 +83,7 @@ class LabelReport(msgspec.Struct, frozen=True):
         return sorted(pairs, key=lambda pair: -pair[2])
 
     def lines(self) -> list[str]:
-        """Return the lines of a table for the console, with the most confused labels."""
+        """Return the lines of a table for the console, and the labels that are confused most."""
         shown = list(self.labels)
         if len(shown) > MOST_LABELS:
             worst = sorted(shown, key=lambda label: self.labels[label].f1)[:MOST_LABELS]
@@ -112,9 +114,9 @@ def label_report(
     """Compute the scores of each label, and the confusion matrix.
 
     Args:
-        pairs: Expected and predicted labels.
+        pairs: Pairs of an expected and a predicted label.
         labels: Labels in the order of the task.
-        compete: Whether an example has one label only, so that there is a confusion matrix.
+        compete: Whether each example has exactly one label. Only then is there a confusion matrix.
 
     Returns:
         The report, or None if there are no pairs.
@@ -140,7 +142,7 @@ def label_report(
 
 
 def by_label(report: LabelReport | None) -> dict[str, Any]:
-    """Return the entries of a report in records of scores; empty without a report."""
+    """Return the entries of a report for a record of scores, or an empty dict without a report."""
     if report is None:
         return {}
     entries = {"by_label": msgspec.to_builtins(report.labels)}

@@ -1,7 +1,7 @@
-"""Few-shot classification with embeddings trained on pairs of texts (SetFit).
+"""Few-shot classification with embeddings that are trained on pairs of texts (SetFit).
 
-Training moves the cosine of two texts to 1 if their labels are equal, and to 0 if they differ.
-After each epoch, a logistic regression is fitted to the embeddings of all examples.
+Training moves the cosine similarity of two texts toward 1 if their labels are equal, and toward 0
+if they differ. After each epoch, a logistic regression is fitted to the embeddings of all examples.
 
 Source: Tunstall et al. 2022, "Efficient Few-Shot Learning Without Prompts", section 3.
 """
@@ -33,18 +33,19 @@ if TYPE_CHECKING:  # An exported model makes predictions without torch.
 HEAD = "vector"
 
 ROUNDS, MOST_PAIRS = 7, 1000
-"""Maximum number of rounds per epoch, and number of pairs above which there are fewer rounds.
+"""Maximum number of rounds per epoch, and maximum number of pairs per epoch.
 
-In a round, each example is the first text of two pairs: one with equal, one with different labels.
-There is at least one round. Source: Tunstall et al. 2022, section 4.2.
+In a round, each example is the first text of two pairs: one whose labels are equal, and one whose
+labels differ. There are fewer rounds if they would sample more pairs than the maximum, but at least
+one. Source: Tunstall et al. 2022, section 4.2.
 """
 
 
 class Contrastive(Task[E, A], UsesPooling):
-    """Task with labels and the option `contrastive`, which trains embeddings of pairs of texts."""
+    """Task with the option `contrastive`, which trains embeddings on pairs of labeled texts."""
 
     pooling: Pooling | None = None
-    """Pooling of the initial model."""
+    """Pooling of the model before fine-tuning."""
     weights: Tensor | None = None
     """Weights of the labels in the loss. Shapes: (L,)."""
 
@@ -61,7 +62,7 @@ class Contrastive(Task[E, A], UsesPooling):
         """Return a newly initialized head.
 
         Raises:
-            ConfigError: If training is contrastive and the model is causal.
+            ConfigError: If `contrastive` is set and the model is causal.
         """
         if not self.options.contrastive:
             return super().build_head(encoder)
@@ -75,16 +76,16 @@ class Contrastive(Task[E, A], UsesPooling):
         return models.head(HEAD, encoder, self.labels, self.pooling)
 
     def sample_pairs(self, features: Sequence[Feature], seed: int) -> list[list[Feature]]:
-        """Sample pairs of features for training; the seed determines them."""
+        """Sample pairs of features to train on. Equal seeds give equal pairs."""
         pairs = sample_pair_indices(np.array([feature.target for feature in features]), seed)
         say(f"contrastive: {len(pairs):,} pairs per epoch, half of them with equal labels")
         return [[features[first], features[second]] for first, second in pairs.tolist()]
 
     def outputs(self, model: Model, batch: Batch) -> Tensor:
-        """Compute the embeddings in contrastive training, else the outputs of the head.
+        """Compute the embeddings in contrastive training, and otherwise the outputs of the head.
 
         Shapes:
-            Returns (S, D) in contrastive training, else (S, L).
+            Returns (S, D) in contrastive training, and otherwise (S, L).
         """
         if self.options.contrastive and model.training:
             from bertkit.objectives.contrastive import compute_embeddings, compute_in_parts
@@ -93,7 +94,7 @@ class Contrastive(Task[E, A], UsesPooling):
         return super().outputs(model, batch)
 
     def fit_head(self, model: Model, features: Sequence[Feature], max_batch_tokens: int) -> None:
-        """Fit the linear layer to the embeddings of all training examples."""
+        """Fit the linear layer of the head to the embeddings of all training examples."""
         if not self.options.contrastive:
             return
         import torch
@@ -118,7 +119,10 @@ class Contrastive(Task[E, A], UsesPooling):
 def training_units(
     task: Task[Any, Any], features: Sequence[Feature], seed: int
 ) -> list[list[Feature]]:
-    """Return lists of features that must be in one training batch; sample contrastive pairs."""
+    """Return lists of features that must be in the same training batch.
+
+    In contrastive training, a list is a sampled pair.
+    """
     if isinstance(task, Contrastive) and task.options.contrastive:
         return task.sample_pairs(features, seed)
     return group_for_training(task, features)
@@ -143,15 +147,16 @@ def check_rows(counts: Mapping[str, int], where: str) -> None:
 
 
 def sample_pair_indices(labels: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
-    """Sample pairs of examples: in each round, two pairs with each example as the first text.
+    """Sample pairs of examples. In each round, every example is the first text of two pairs.
 
     Args:
-        labels: Label of each example. There are at least two labels, with at least two examples
-            each.
-        seed: The seed; it determines the sample.
+        labels: Label of each example. There must be at least two labels, and at least two examples
+            of each label.
+        seed: Random seed that determines the sample.
 
     Returns:
-        Indices of the examples. Pairs with equal and with different labels alternate.
+        Indices of the two examples of each pair. A pair with equal labels and a pair with different
+        labels alternate.
 
     Shapes:
         labels: (N,); returns (pairs, 2).

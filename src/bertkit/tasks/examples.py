@@ -1,4 +1,4 @@
-"""Labeled examples of a task, from a file, from rows in memory, or as examples."""
+"""Examples of a task, which are read from a file or from rows in memory, or passed as such."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from bertkit.tasks.trained_columns import as_learned, try_rows
 
 @dataclass(frozen=True)
 class Examples:
-    """Labeled examples, and the hash by which a resumed run recognizes them.
+    """Examples, and a hash by which a resumed run checks that they have not changed.
 
-    `held_out` specifies how the rows were sampled from the training rows, if they were. `name` is
-    the name or type of a data set in memory.
+    If the examples were held out of the training rows, `held_out` describes how they were sampled.
+    If they come from a data set in memory, `name` is its name or type.
     """
 
     examples: Sequence[Any]
@@ -46,7 +46,7 @@ class Examples:
 
 
 RowsLike = Path | str | Iterable[Any] | Examples
-"""A labeled file, rows in memory (`data.rows_in_memory`), or examples of the task."""
+"""A file of labeled rows, rows in memory (`data.rows_in_memory`), or examples of the task."""
 
 
 def read_examples(
@@ -57,18 +57,18 @@ def read_examples(
     labeled: bool = True,
     learned: Reading | None = None,
 ) -> list[Any]:
-    """Return the examples of a file or of rows, and log the columns.
+    """Read the examples from a file or from rows, and log which columns are used.
 
     Args:
-        task: The task.
+        task: Class of the task.
         source: The file or rows.
-        reading: The columns that the user named.
+        reading: Columns and format that the user set.
         labeled: Whether the examples need labels.
-        learned: The columns that were named for training. They are used if the rows have them and
-            `reading` does not name other columns.
+        learned: Columns that the user set in training. They are used if the rows have them and
+            `reading` does not set other columns.
 
     Raises:
-        DataError: If a row cannot be used, or there are none.
+        DataError: If a row is invalid, or there are no rows.
     """
     source = Path(source) if isinstance(source, str) else source
     reading, learned = reading or Reading(), learned or Reading()
@@ -87,7 +87,7 @@ def read_examples(
 
 
 def check_examples(task: Task[E, Any], examples: Sequence[E]) -> None:
-    """Check that a task can score examples, and log the first errors.
+    """Check that a task can score all examples. Otherwise, log the first errors.
 
     Args:
         task: The task.
@@ -103,7 +103,7 @@ def check_examples(task: Task[E, Any], examples: Sequence[E]) -> None:
         errors = (fault for example in examples if (fault := _find_error(task, example)))
         with log_errors():
             raise_errors(list(islice(errors, MAX_ROW_ERRORS)))
-        # Each example is valid, but not all of them together.
+        # Each example is valid by itself, but the examples are not valid together.
         raise error
 
 
@@ -121,13 +121,13 @@ def take_examples(
     """Return the examples of train and dev.
 
     Args:
-        task: The task.
-        train: Training rows.
-        dev: Rows of dev.
-        reading: The columns that the user named.
+        task: Class of the task.
+        train: Rows or examples of train.
+        dev: Rows or examples of dev.
+        reading: Columns and format that the user set.
 
     Raises:
-        DataError: If a row cannot be used, or there are none.
+        DataError: If a row is invalid, or there are no rows.
     """
     return take(task, train, reading, "train"), take(task, dev, reading, "dev")
 
@@ -141,18 +141,18 @@ def take(
     labeled: bool = True,
     learned: Reading | None = None,
 ) -> Examples:
-    """Return examples with their hash.
+    """Return the examples of a file or of rows, together with their hash.
 
     Args:
-        task: The task.
-        rows: A file, rows, or examples.
-        reading: The columns that the user named.
+        task: Class of the task.
+        rows: A file, rows in memory, or examples.
+        reading: Columns and format that the user set.
         name: Name of the rows, for messages.
         labeled: Whether the examples need labels.
-        learned: The columns that were named for training; see `read_examples`.
+        learned: Columns that the user set in training; see `read_examples`.
 
     Raises:
-        DataError: If a row cannot be used, or there are none.
+        DataError: If a row is invalid, or there are no rows.
     """
     if isinstance(rows, Examples):
         return rows

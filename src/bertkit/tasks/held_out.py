@@ -1,4 +1,4 @@
-"""Rows of dev and test that are held out from train."""
+"""Splitting of labeled rows into train, dev and test."""
 
 from __future__ import annotations
 
@@ -30,22 +30,23 @@ def take_rows(
     options: Settings,
     seed: int,
 ) -> dict[str, Examples]:
-    """Return the rows of train, dev, and test.
+    """Return the examples of train, dev, and test. Hold dev and test out of train if necessary.
 
     Args:
-        kind: The task.
-        train: Training rows.
-        dev: Rows that select the best epoch, or the fraction of train to hold out.
-        test: Rows that are scored once, or the fraction of train to hold out, or None.
-        reading: The columns that the user named.
+        kind: Class of the task.
+        train: Rows to train on.
+        dev: Rows on which every epoch is scored, or the fraction of train to hold out.
+        test: Rows on which only the best epoch is scored, the fraction of train to hold out, or
+            None.
+        reading: Columns and format that the user set.
         options: Options of the task.
-        seed: Seed of the sample that is held out.
+        seed: Random seed that decides which rows are held out.
 
     Returns:
-        The examples by name: `train`, `dev`, and `test` if it is not None.
+        The examples under the names `train`, `dev` and, unless it is None, `test`.
 
     Raises:
-        DataError: If a file or a split has no rows.
+        DataError: If a file or a part of train has no rows.
         ConfigError: If a fraction is invalid.
     """
     if dev is None:
@@ -88,37 +89,38 @@ def hold_out(
     options: Settings,
     seed: int,
 ) -> tuple[list[E], list[E]]:
-    """Split rows into training rows and rows that are held out, stratified by label.
+    """Split rows into training rows and held-out rows, with similar label frequencies in both.
 
-    Groups are shuffled, sorted by label, and sampled at equal distances (systematic sampling), so
-    numeric labels are also distributed evenly. A group contains duplicates, questions about one
-    text, or turns of one dialogue. If most rows are in one group, the group is split. If a label
-    occurs only in the sample, its rows stay in the training rows.
+    Rows that belong together are in the same group, and a group is held out as a whole: duplicates,
+    questions about one text, or turns of one dialogue. If a group contains more than half of the
+    rows, it is split. The groups are shuffled, sorted by label, and sampled at equal distances
+    (systematic sampling), so that numeric labels are also distributed evenly. If a label occurs
+    only in held-out rows, these rows are moved to the training rows.
 
     Args:
-        kind: The task.
+        kind: Class of the task.
         rows: The rows.
         fraction: Fraction of the groups to hold out.
-        name: Name of the rows that are held out, for messages.
+        name: Name of the held-out rows, for messages.
         options: Options of the task.
-        seed: Seed of the sample.
+        seed: Random seed that decides which groups are held out.
 
     Returns:
-        Training rows, and rows that are held out, both in the order of `rows`.
+        The training rows and the held-out rows, both in the order of `rows`.
 
     Raises:
-        DataError: If there are no training rows, or the task cannot be trained on them.
+        DataError: If no training rows remain, or the task cannot be trained on them.
     """
     counts = Counter(map(kind.reader.group, rows))
     ((largest, size),) = counts.most_common(1)
     groups: dict[Any, list[int]] = {}
     for index, row in enumerate(rows):
         group = kind.reader.group(row)
-        # For example, all rows can have the same instruction as their text.
+        # Such a group exists, for example, if all rows have the same instruction as their text.
         is_split = group == largest and size > len(rows) / 2
         groups.setdefault((group, kind.reader.key(row)) if is_split else group, []).append(index)
     if len(groups) > len(counts):
-        say(f"{name}: {size:,} of {len(rows):,} rows have the same text; it is in both splits")
+        say(f"{name}: {size:,} of {len(rows):,} rows have the same text; both splits contain it")
     members = list(groups.values())
     shuffled = Permutation(len(members), seed, 0)(np.arange(len(members))).tolist()
     ordered = sorted(shuffled, key=lambda group: _stratum(rows[members[group][0]]))
@@ -139,7 +141,11 @@ def hold_out(
 
 
 def _fraction(name: str, rows: RowsLike | float | None) -> float | None:
-    """Return a valid fraction, or None for rows or a file."""
+    """Return the fraction, or None if `rows` are rows or a file.
+
+    Raises:
+        ConfigError: If the fraction is not between 0 and 1.
+    """
     fraction = _number(rows)
     if fraction is not None and not 0.0 < fraction < 1.0:
         raise ConfigError(f"{name}: must be a file or a fraction between 0 and 1, got {fraction:g}")
@@ -147,7 +153,10 @@ def _fraction(name: str, rows: RowsLike | float | None) -> float | None:
 
 
 def _number(rows: RowsLike | float | None) -> float | None:
-    """Return the number that was passed instead of rows; the name of a file is not a number."""
+    """Return the number that was passed instead of rows, or None.
+
+    A text such as "0.1" is a number, unless a file has this name.
+    """
     if isinstance(rows, int | float | np.number):
         return float(rows)
     if isinstance(rows, str | Path) and not Path(rows).exists():
@@ -162,9 +171,9 @@ def _stratum(row: Any) -> tuple[float, str]:
 
 
 def _can_be_scored(task: Task[Any, Any], row: Any) -> bool:
-    """Return whether the task accepts a row, for example its label.
+    """Return whether the task can score a row, for example because the label occurs in train.
 
-    An invalid row moves to the training rows, where it raises an error.
+    Any other row is moved to the training rows. If it is invalid, it raises an error there.
     """
     try:
         task.check([row])

@@ -1,4 +1,4 @@
-"""Predictions of a task for texts: encode items, run the head, and convert its outputs."""
+"""Prediction with a task: items are encoded, and the head's outputs converted to predictions."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from bertkit.text.long_texts import Long
 from bertkit.text.tokenizer import Tokenizer
 
 TEXTS_PER_BATCH = 4096
-"""Number of texts that are tokenized together; limits the memory use."""
+"""Number of texts that are tokenized together, which limits the memory use."""
 
 ITEMS_PER_CHUNK = 256
-"""Number of items of a stream that are read before the first prediction."""
+"""Number of items of an iterable that are read and predicted at a time."""
 
 PREDICTED_PREFIX = "predicted_"
-"""Prefix of a column of predictions if the rows already have a column with its name."""
+"""Prefix of the name of a prediction column if the rows already have a column with the name."""
 
 
 def unused_column_name(name: str, taken: Container[str]) -> str:
-    """Return the name of a column of predictions that is not the name of another column.
+    """Return a name for a column of predictions that no other column has.
 
     Args:
         name: Preferred name.
@@ -45,11 +45,11 @@ A = TypeVar("A", bound=msgspec.Struct)
 
 
 def batched(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    """Yield lists of `size` items; Python 3.11 lacks `itertools.batched`.
+    """Yield lists of `size` items. Python 3.11 does not have `itertools.batched`.
 
     Args:
         items: The items.
-        size: Number of items of each list; the last list can be shorter.
+        size: Number of items in each list. The last list can be shorter.
     """
     rest = iter(items)
     while part := list(itertools.islice(rest, size)):
@@ -58,18 +58,18 @@ def batched(items: Iterable[T], size: int) -> Iterator[list[T]]:
 
 @dataclass(frozen=True)
 class Work:
-    """Encoded item: its sequences and its cost."""
+    """Encoded item, with the cost of the prediction."""
 
     features: Sequence[Feature]
     item: Any = None
     more: int = 0
-    """Cost in addition to the tokens, as a number of tokens."""
+    """Cost in addition to the cost of the tokens, as a number of tokens."""
     answer_bytes: int = 0
-    """Memory of the prediction, if it is large for the number of tokens."""
+    """Size of the prediction in memory, if it is large compared with the number of tokens."""
 
     @property
     def tokens(self) -> int:
-        """Number of tokens, plus `more`."""
+        """Total cost: the number of tokens of all sequences, plus `more`."""
         return sum(len(feature.encoding) for feature in self.features) + self.more
 
     @property
@@ -90,9 +90,9 @@ class Answering(ABC, Generic[A]):
     length: int
     """Maximum number of tokens of a sequence."""
     head: Any
-    """Head of the model, for tasks that decode with its weights."""
+    """Head of the model. Some tasks need its weights to convert outputs to predictions."""
     columns: Reading = Reading()
-    """Columns that were named for training. They are used if the rows have them."""
+    """Columns that the user set in training. They are used if the rows have them."""
 
     @abstractmethod
     def outputs(self, features: Sequence[Feature]) -> list[Outputs]:
@@ -116,17 +116,17 @@ class Answering(ABC, Generic[A]):
     def __call__(
         self, items: Any, *, long: Long | None = None, reading: Reading | None = None
     ) -> A | list[A] | Iterator[A]:
-        """Predict for a text, a list of texts, an iterable of texts, or rows.
+        """Predict for a text, a list or an iterable of texts, or rows.
 
         Args:
-            items: A text, a list, an iterable, or rows: a DataFrame, a column of a DataFrame, a
-                Dataset, dicts, or a file as a `Path`.
+            items: A text, a list or an iterable of texts, or rows: a DataFrame, a column of a
+                DataFrame, a Dataset, a list of dicts, or the `Path` of a file.
             long: Policy for texts longer than the maximum length. Default: the first policy of the
                 task.
             reading: Columns of the rows.
 
         Returns:
-            One prediction for one item, otherwise a list or an iterator of predictions.
+            One prediction for a single item, and otherwise a list or an iterator of predictions.
 
         Raises:
             DataError: If an item is invalid, or too long and the policy is `error`.
@@ -139,7 +139,7 @@ class Answering(ABC, Generic[A]):
         return self._stream(items, long)
 
     def examples(self, items: Any, reading: Reading | None = None) -> Sequence[Any]:
-        """Return the examples of the task for texts or rows.
+        """Convert texts or rows to examples of the task.
 
         Args:
             items: Texts, items, or rows.
@@ -191,14 +191,14 @@ class Answering(ABC, Generic[A]):
         return self._answers(works, self.outputs(features))
 
     def parts(self, works: Sequence[Work], tokens: int) -> Generator[int, None, list[A]]:
-        """Predict like `run`, in parts with a limited number of tokens.
+        """Compute the same predictions as `run`, in parts with a limited number of tokens.
 
         Args:
             works: The encoded items.
-            tokens: Maximum number of tokens of a part, unless one sequence is longer.
+            tokens: Maximum number of tokens of a part. A longer sequence is a part by itself.
 
         Yields:
-            The number of tokens of each part, before the part is computed.
+            The number of tokens of the next part, before it is computed.
 
         Returns:
             The predictions.

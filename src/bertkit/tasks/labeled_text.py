@@ -19,7 +19,7 @@ from bertkit.tasks.trained_columns import open_rows
 
 @dataclass(frozen=True)
 class LabelExample:
-    """Text or pair of texts, with the label as written in the file."""
+    """Text or pair of texts, with the label as it is written in the file."""
 
     text: str
     pair: str | None = None
@@ -29,7 +29,7 @@ class LabelExample:
 
 
 def examples(table: Rows, roles: Roles) -> list[LabelExample]:
-    """Return the rows of a table as examples.
+    """Convert the rows of a table to examples.
 
     Raises:
         DataError: If a text or label is empty.
@@ -51,7 +51,7 @@ def examples(table: Rows, roles: Roles) -> list[LabelExample]:
 
 
 class LabeledTextReader(Reader[LabelExample]):
-    """Reader of texts or pairs with labels, from a table."""
+    """Reader of labeled texts or text pairs from the rows of a table."""
 
     def read(
         self, source: Source, reading: Reading, *, labeled: bool
@@ -85,11 +85,11 @@ PROBLEMS = {
     "multi_label": "multi_label_classification",
     "single": "single_label_classification",
 }
-"""Type of classification -> `problem_type` in transformers."""
+"""Value of `problem_type` in transformers for each type of classification."""
 
 
 def reads_pairs(settings: Mapping[str, Any]) -> bool | None:
-    """Return whether a classifier was trained on pairs; None if `config.json` lacks it."""
+    """Return whether a classifier was trained on pairs, or None if `config.json` does not say."""
     match settings.get("bertkit"):
         case {"task": {"options": {"pairs": bool(pairs)}}}:
             return pairs
@@ -113,38 +113,42 @@ class ClassifyOptions(Settings, frozen=True):
     pairs: bool | None = None
     """Whether examples are pairs of texts. Default: inferred from the training file."""
     regression: bool | None = None
-    """Whether labels are quantities. Default: true if all labels are numbers and some have a
+    """Whether labels are quantities. Default: true if all labels are numbers and at least one has a
     fraction."""
     multi_label: bool | None = None
-    """Whether a text can have several labels, as a JSON list or separated by |. Default: true if
-    all labels are JSON lists."""
+    """Whether a text can have several labels, which are written as a JSON list or separated by |.
+    Default: true if all labels are JSON lists."""
     threshold: Share | None = None
-    """Minimum probability of a predicted label. With two labels, it applies to the second label
-    (default: 0.5). With several labels per text, it applies to each label (default: optimized on
-    dev for each label)."""
+    """Minimum probability of a predicted label. If there are two labels, it applies to the second
+    label (default: 0.5). If a text can have several labels, it applies to each label (default:
+    optimized on dev for each label)."""
     tune_threshold: bool = False
-    """With two labels: whether to use the threshold with the highest F1 of the second label on
+    """Whether to use the threshold with which the second of two labels has the highest F1 on
     dev."""
     thresholds: tuple[Share, ...] = ()
     """Thresholds that were optimized on dev, in the order of the labels."""
     calibrate: bool = False
-    """With one label per text: whether to divide the logits by a temperature that is optimized on
-    dev, so that probabilities are calibrated (Guo et al. 2017)."""
+    """Whether to divide the logits by a temperature that is optimized on dev, so that probabilities
+    are calibrated (Guo et al. 2017). Requires one label per text."""
     temperature: Positive | None = None
     """Temperature that was optimized on dev."""
     both_orders: bool = False
-    """Whether to run the model on each pair as (A, B) and (B, A) and add the outputs, for symmetric
-    tasks such as similarity (Radford et al. 2018, section 3.3)."""
+    """Whether to run the model on each pair as (A, B) and as (B, A), and add the outputs. This
+    suits symmetric tasks such as similarity (Radford et al. 2018, section 3.3)."""
     contrastive: bool = False
-    """Few-shot training (SetFit): train embeddings on pairs of texts with equal and different
-    labels, then a linear layer on the embeddings (Tunstall et al. 2022)."""
+    """Whether to use few-shot training (SetFit): embeddings are trained on pairs of texts with
+    equal or different labels, and then a linear layer on the embeddings (Tunstall et al. 2022)."""
     class_weights: Literal["none", "balanced"] = "none"
-    """Class weights for imbalanced data: balanced uses the inverse frequency of each class; with
-    several labels, texts with a label get as much weight as texts without it."""
+    """Class weights for imbalanced data. With balanced, the weight of a class is inversely
+    proportional to its frequency. If a text can have several labels, the texts with a label get as
+    much weight in total as the texts without it."""
 
 
 class LabelAnswer(msgspec.Struct, frozen=True):
-    """Most probable label of a text, or the number of a regression, and all scores."""
+    """The most probable label of a text and its score, or the number of a regression.
+
+    `scores` contains the scores of all labels.
+    """
 
     label: str
     score: float
@@ -153,7 +157,10 @@ class LabelAnswer(msgspec.Struct, frozen=True):
 
 
 class LabelsAnswer(msgspec.Struct, frozen=True):
-    """Labels of a text that reach their threshold, most probable first, and all probabilities."""
+    """Labels whose probability reaches their threshold, the most probable first.
+
+    `scores` contains the probabilities of all labels.
+    """
 
     labels: list[str]
     scores: dict[str, float]

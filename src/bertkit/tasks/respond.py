@@ -1,4 +1,4 @@
-"""Response selection for dialogues with a cross-encoder."""
+"""Response selection: a cross-encoder finds the best response to a dialogue."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ from bertkit.text.long_texts import Long
 from bertkit.text.tokenizer import Tokenizer
 
 WRONG_RESPONSES = 9
-"""Number of wrong responses sampled per right response if the file has no candidates."""
+"""Number of wrong responses that are sampled per right response if a file has no candidates."""
 
 
 class RespondOptions(Settings, frozen=True):
     """Options of response selection."""
 
     turns: Count = 4
-    """Number of most recent turns in the input."""
+    """Number of turns in the input, the most recent ones."""
     negatives: Annotated[int, Meta(ge=1, le=WRONG_RESPONSES)] = 3
     """Number of wrong responses per right response in training."""
 
 
 class ResponseAnswer(msgspec.Struct, frozen=True):
-    """Best response, its index and probability, all probabilities, and the ranking.
+    """The best response, its index and probability, and the ranking of all candidates.
 
-    `scores` contains the probabilities of the candidates in their order. `order` contains the
-    indices of the candidates, best first.
+    `scores` contains the probability of each candidate, in the order in which the candidates were
+    passed. `order` contains the indices of the candidates, the best first.
     """
 
     best: str
@@ -56,7 +56,7 @@ class ResponseAnswer(msgspec.Struct, frozen=True):
 
 
 class ResponseReader(ChoiceReader):
-    """Reader of dialogues with candidate responses, from .json or .jsonl files."""
+    """Reader of dialogues with candidate responses from .json or .jsonl files."""
 
     def read(
         self, source: Source, reading: Reading, *, labeled: bool
@@ -64,8 +64,8 @@ class ResponseReader(ChoiceReader):
         """Read dialogues.
 
         A .json file contains `[{"dialogue": [[turn, response], ...]}, ...]`. A .jsonl file contains
-        rows {context, response, candidates}. A context is a list of turns, or a text with one turn
-        per line. The candidates include the response.
+        rows {context, response, candidates}. The context is a list of turns, or a text with one
+        turn per line. The candidates include the right response.
         """
         check_no_columns(reading, "respond")
         is_list = isinstance(source, Path) and suffix(source) == ".json"
@@ -88,12 +88,12 @@ class ResponseReader(ChoiceReader):
 
 
 class Respond(ChoiceTask[ResponseAnswer], ChanceLevel):
-    """Response selection: the best candidate, with a cross-encoder.
+    """Response selection: a cross-encoder finds the best of several candidates.
 
     The text of an example contains one turn per line.
 
-    If a file has no candidates, nine wrong responses are sampled from its other dialogues. The
-    sample depends only on the file and the position in it.
+    If a file has no candidates, up to nine wrong responses are sampled from the other dialogues in
+    the file. The sample depends only on the file and on the position of the example in it.
     """
 
     name = "respond"
@@ -115,10 +115,10 @@ class Respond(ChoiceTask[ResponseAnswer], ChanceLevel):
         long: Long,
         labeled: bool,
     ) -> list[Feature]:
-        """Encode the turns, separated by [SEP], with each candidate.
+        """Encode each candidate together with the turns, which are separated by [SEP].
 
-        With targets, the candidates are the right response and the first `negatives` wrong ones.
-        Truncation removes the oldest tokens.
+        If `labeled` is set, the candidates are the right response and the first `negatives` wrong
+        responses. Truncation removes the oldest tokens.
         """
         separator = f" {tokenizer.pieces([tokenizer.sep])[0]} "
         questions = []
@@ -152,7 +152,7 @@ class Respond(ChoiceTask[ResponseAnswer], ChanceLevel):
     def score(
         self, answers: Sequence[ResponseAnswer], examples: Sequence[ChoiceQuestion]
     ) -> dict[str, float]:
-        """Compute MRR, and recall@k for k = 1, 2 and 5 below the number of candidates."""
+        """Compute MRR, and recall@k for each k of 1, 2 and 5 that is below the candidate count."""
         ranks = [_rank(a, e) for a, e in zip(answers, examples, strict=True)]
         return metrics.ranking(ranks, of=min(len(e.choices) for e in examples))
 
@@ -171,9 +171,10 @@ class Respond(ChoiceTask[ResponseAnswer], ChanceLevel):
 
 
 def _rank(answer: ResponseAnswer, example: ChoiceQuestion) -> int:
-    """Return the rank of the right response among the distinct candidates, from 1.
+    """Return the rank of the right response among the candidates, from 1.
 
-    Ties count against the right response, so a model gains nothing from equal scores.
+    Ties count against the right response, so a model does not profit from equal scores. Copies of
+    the right response are not counted.
     """
     assert example.answer is not None
     least = answer.scores[example.answer]
@@ -186,7 +187,7 @@ def _rank(answer: ResponseAnswer, example: ChoiceQuestion) -> int:
 
 @dataclass(frozen=True)
 class _Pair:
-    """Turns, their response, and all candidates; None if the file does not contain them."""
+    """Turns, the response to them, and all candidates. Values missing in the file are None."""
 
     turns: tuple[str, ...]
     response: str | None
@@ -278,10 +279,10 @@ def _convert(pairs: Sequence[_Pair], labeled: bool, *, dialogues: bool) -> list[
 def _sample_wrong_responses(
     random: np.random.Generator, pool: Sequence[tuple[str, int]], pair: _Pair
 ) -> tuple[str, ...]:
-    """Sample up to nine distinct responses of other dialogues.
+    """Sample up to nine different responses from other dialogues.
 
     Raises:
-        DataError: If no other dialogue has another response.
+        DataError: If other dialogues contain no different response.
     """
     wrong: dict[str, None] = {}
     for index in _sample_indices(random, len(pool)):
@@ -299,9 +300,9 @@ def _sample_wrong_responses(
 
 
 def _sample_indices(random: np.random.Generator, size: int) -> Iterator[int]:
-    """Yield random indices, then each index once in random order.
+    """Yield random indices, and then every index once in random order.
 
-    A few random indices are usually enough; the permutation ensures that none is missed.
+    The first random indices are usually enough. The permutation ensures that no index is missed.
     """
     yield from random.integers(size, size=8 * WRONG_RESPONSES).tolist()
     yield from random.permutation(size).tolist()

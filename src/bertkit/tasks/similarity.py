@@ -1,4 +1,4 @@
-"""Sentence embeddings whose cosine is the similarity of texts. Reimers & Gurevych 2019."""
+"""Sentence embeddings, whose cosine is the similarity of two texts. Reimers & Gurevych 2019."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ from bertkit.text.prompts import DOCUMENT, QUERY, Prompts
 from bertkit.text.tokenizer import Tokenizer
 
 ANCHORS, POSITIVES = ("anchor", "query"), ("positive", "answer", "document")
-"""Additional names of the columns of first and second texts."""
+"""Additional names of the columns that contain the first and the second texts."""
 
 NEGATIVE = "negative"
-"""Prefix of the names of columns of negatives."""
+"""Prefix of the names of columns that contain negatives."""
 
 SCORED = ("cosine", "cosent")
 """Losses for pairs with a similarity label."""
@@ -48,12 +48,12 @@ LOSSES_OF_OPTIONS = {
     "margin": ("triplet",),
     "highest": SCORED,
 }
-"""Losses that use an option, if not all losses use it."""
+"""Losses that use an option. Options that are not listed are used by all losses."""
 
 
 @dataclass(frozen=True)
 class SimilarityExample:
-    """Text, its positive, its negatives, and the label of the pair."""
+    """A text, its positive, its negatives, and the label of the pair of text and positive."""
 
     texts: tuple[str, ...]
     label: float | None = None
@@ -65,15 +65,17 @@ class SimilarityOptions(Settings, frozen=True):
     """Options of sentence embeddings: loss, pooling, and prompts."""
 
     loss: Literal["ranking", "cosine", "cosent", "triplet", "margin_mse"] | None = None
-    """`ranking`: cross-entropy over in-batch negatives (Henderson et al. 2017), where duplicates of
-    the positive are ignored. Single texts are their own positives with different dropout (SimCSE).
-    `cosine`: the target of the cosine is the label divided by `highest`. `cosent`: pairs with
-    higher labels get higher cosines than other pairs of the step (Su 2022, CoSENT). `triplet`: the
-    positive is closer than the negative. `margin_mse`: squared error between the label and `scale`
-    times the difference of the cosines of positive and negative (Hofstätter et al. 2020). Default:
-    `cosine` for pairs with labels and without negatives, otherwise `ranking`."""
+    """Loss. `ranking`: cross-entropy over in-batch negatives (Henderson et al. 2017), in which
+    duplicates of the positive are not used as negatives. A single text is its own positive, with
+    different dropout (SimCSE). `cosine`: squared error between the cosine and the label divided by
+    `highest`. `cosent`: of two pairs in a step, the pair with the higher label must have the higher
+    cosine (Su 2022, CoSENT). `triplet`: the positive must be closer to the text than the negative.
+    `margin_mse`: squared error between the label and `scale` times the difference between the
+    cosines of the positive and the negative (Hofstätter et al. 2020). Default: `cosine` for pairs
+    with labels and without negatives, otherwise `ranking`."""
     scale: Positive = 20.0
-    """Inverse temperature: factor of the cosines in `ranking`, `cosent` and `margin_mse`."""
+    """Inverse temperature, by which cosines are multiplied in `ranking`, `cosent` and
+    `margin_mse`."""
     margin: Annotated[float, Meta(ge=0.0)] = 0.2
     """Margin of `triplet`, as a difference of cosine similarities."""
     highest: Positive | None = None
@@ -85,25 +87,25 @@ class SimilarityOptions(Settings, frozen=True):
     """Output size of a linear layer after pooling. Default: the linear layer of the model, if it
     has one and `pooling` is not set."""
     activation: Activation = "tanh"
-    """Activation of that layer."""
+    """Activation function of the linear layer `dense`."""
     dimensions: tuple[Count, ...] = ()
-    """Sizes to which embeddings can be truncated (Matryoshka, Kusupati et al. 2022): the loss is
-    also computed on the first n dimensions."""
+    """Sizes to which embeddings can be truncated later (Matryoshka, Kusupati et al. 2022). For each
+    size n, the loss is also computed on the first n dimensions."""
     prompt: str | None = None
-    """Prompt of the first text of an example: the name of one of the model's prompts, or a text
-    such as "query: ". Default: the query prompt of the model; for scored pairs, its default
+    """Prompt for the first text of an example: the name of one of the model's prompts, or a text
+    such as "query: ". Default: the query prompt of the model, or for scored pairs its default
     prompt."""
     pair_prompt: str | None = None
-    """Prompt of the other texts. Default: the document prompt of the model; for scored pairs,
-    `prompt`."""
+    """Prompt for the other texts of an example. Default: the document prompt of the model, or for
+    scored pairs `prompt`."""
 
 
 class SimilarityAnswer(msgspec.Struct, frozen=True):
     """Cosine of the embeddings of two texts, and the rank of the second text.
 
-    `rank` is the rank of the second text by cosine among all distinct second texts, from 1. Texts
-    with equal tokens are not distinct. More than 4,096 pairs are ranked in groups. `rank` is None
-    for a single pair and for scored pairs.
+    `rank` is the rank of the second text, from 1, if all different second texts are sorted by their
+    cosine with the first text. Texts with equal tokens count as one. More than 4,096 pairs are
+    ranked in groups. `rank` is None for a single pair and for scored pairs.
     """
 
     score: float
@@ -112,12 +114,15 @@ class SimilarityAnswer(msgspec.Struct, frozen=True):
 
 
 class SimilarityReader(Reader[SimilarityExample]):
-    """Reader of texts, pairs, triplets, or scored pairs, from a table."""
+    """Reader of texts, pairs, triplets, or scored pairs from a table."""
 
     def read(
         self, source: Source, reading: Reading, *, labeled: bool
     ) -> tuple[list[SimilarityExample], str]:
-        """Read a text, its pair, negatives (columns `negative...`), and a label, if any."""
+        """Read texts and, if the table has them, second texts, negatives, and labels.
+
+        Negatives are in columns whose names start with `negative`.
+        """
         table = open_rows(source, reading)
         given = (reading.text_column, reading.pair_column, reading.label_column)
         is_complete = reading.text_column is not None and reading.pair_column is not None
@@ -130,7 +135,7 @@ class SimilarityReader(Reader[SimilarityExample]):
             missing = {"--text-column": "text"}
             raise missing_columns(table, missing if pair else {**missing, "--pair-column": "pair"})
         if negatives and pair is None:
-            raise DataError(f"{table.name}: negatives without a pair; set --pair-column")
+            raise DataError(f"{table.name}: no second texts for the negatives; set --pair-column")
         chosen = [text, *([pair] if pair else []), *negatives]
 
         columns = [table.texts(column) for column in chosen]
@@ -161,7 +166,7 @@ class SimilarityReader(Reader[SimilarityExample]):
 
 
 class Similarity(Task[SimilarityExample, SimilarityAnswer], ChanceLevel, UsesPooling):
-    """Sentence embeddings, from pairs, triplets, scored pairs, or texts."""
+    """Sentence embeddings, which are trained on pairs, triplets, scored pairs, or texts."""
 
     name = "similarity"
     reader = SimilarityReader()
@@ -169,7 +174,7 @@ class Similarity(Task[SimilarityExample, SimilarityAnswer], ChanceLevel, UsesPoo
     serving = Serving(SimilarityAnswer, {"text": "A cat.", "other": "A kitten."})
     batching = "step"
     initial_prompts, lowercase = Prompts(), False
-    """Prompts and lowercasing of the initial model."""
+    """Prompts and lowercasing of the model before fine-tuning."""
 
     @property
     def metric(self) -> str:  # type: ignore[override]
@@ -183,7 +188,7 @@ class Similarity(Task[SimilarityExample, SimilarityAnswer], ChanceLevel, UsesPoo
 
     @classmethod
     def from_examples(cls, train: Sequence[SimilarityExample], options: Settings) -> Self:
-        """Return the task with the loss and the highest label of the examples.
+        """Return the task with a loss that suits the examples, and with their highest label.
 
         Args:
             train: Training examples.
@@ -206,7 +211,7 @@ class Similarity(Task[SimilarityExample, SimilarityAnswer], ChanceLevel, UsesPoo
         for name, losses in LOSSES_OF_OPTIONS.items():
             if loss not in losses and getattr(options, name) != getattr(SimilarityOptions(), name):
                 raise ConfigError(
-                    f"{name}: requires the loss {' or '.join(losses)}, got {loss}; remove it"
+                    f"{name}: requires loss {' or '.join(losses)}, got {loss}; remove {name}"
                 )
         highest = options.highest
         if loss in SCORED and highest is None:
@@ -225,10 +230,10 @@ class Similarity(Task[SimilarityExample, SimilarityAnswer], ChanceLevel, UsesPoo
                 raise DataError(f"{example.where}: no label; add a label, or set loss to ranking")
 
     def with_pooling(self, pooling: Pooling | None) -> Self:
-        """Return the task with the pooling and prompts of the initial model, unless set.
+        """Return the task with the pooling and prompts of the initial model, unless they are set.
 
         Raises:
-            ConfigError: If the model does not have a prompt of this name.
+            ConfigError: If the model has no prompt with the name that was set.
         """
         initial, options = pooling or Pooling(), self.options
         mode = options.pooling or initial.mode
@@ -252,9 +257,11 @@ class Similarity(Task[SimilarityExample, SimilarityAnswer], ChanceLevel, UsesPoo
 
     @property
     def prompts(self) -> Prompts:
-        """Prompts of the initial model, and of training for queries and documents.
+        """Prompts of the trained model.
 
-        If training uses one prompt for both, it is also the default prompt.
+        They are the prompts of the initial model, but the prompts for queries and documents are
+        those used in training. If training uses the same prompt for both, it is also the default
+        prompt.
         """
         options, initial = self.options, self.initial_prompts
         first, second = options.prompt or "", options.pair_prompt or ""
@@ -295,10 +302,10 @@ class Similarity(Task[SimilarityExample, SimilarityAnswer], ChanceLevel, UsesPoo
         long: Long,
         labeled: bool,
     ) -> list[Feature]:
-        """Encode each text: all texts of an example for training, else the first two.
+        """Encode all texts of each example for training, and otherwise its first two texts.
 
         Raises:
-            DataError: If an example without targets has only one text.
+            DataError: If an example has only one text, unless `labeled` is set.
         """
         single = next((example for example in examples if len(example.texts) == 1), None)
         if single is not None and not labeled:
@@ -310,7 +317,7 @@ class Similarity(Task[SimilarityExample, SimilarityAnswer], ChanceLevel, UsesPoo
             texts = example.texts if labeled else example.texts[:2]
             pair_prompt = second
             if labeled and len(texts) == 1:
-                # SimCSE: a text is its own positive, with different dropout.
+                # In SimCSE, a text is its own positive, with different dropout.
                 texts, pair_prompt = (texts[0], texts[0]), first
             rows += [(number, position, text) for position, text in enumerate(texts)]
             prompts += [first, *[pair_prompt] * (len(texts) - 1)]
@@ -338,7 +345,7 @@ class Similarity(Task[SimilarityExample, SimilarityAnswer], ChanceLevel, UsesPoo
         ]
 
     def targets(self, features: Sequence[Feature]) -> Tensor:
-        """Return the position of each text in its example, and the label of the example.
+        """Return the position of each text within its example, and the label of the example.
 
         Shapes:
             Returns (S, 2).
@@ -354,7 +361,7 @@ class Similarity(Task[SimilarityExample, SimilarityAnswer], ChanceLevel, UsesPoo
         return compute_in_parts(super().outputs, model, batch)
 
     def loss_of(self, outputs: Tensor, batch: Batch, totals: Totals, head: nn.Module) -> Loss:
-        """Compute the mean loss over the examples, and over the sizes in `dimensions`."""
+        """Compute the mean loss of the examples, also averaged over the sizes in `dimensions`."""
         assert batch.example is not None
         positions, labels = batch.targets[self.head].unbind(1)
         count = int(batch.example.max()) + 1
@@ -370,7 +377,7 @@ class Similarity(Task[SimilarityExample, SimilarityAnswer], ChanceLevel, UsesPoo
     def _loss(
         self, vectors: Tensor, labels: Tensor, copies: NDArray[np.bool_] | None = None
     ) -> Tensor:
-        """Compute the loss of one embedding size.
+        """Compute the loss for one embedding size.
 
         Shapes:
             vectors: (examples, texts, D); copies: (examples, candidates).
@@ -383,15 +390,15 @@ class Similarity(Task[SimilarityExample, SimilarityAnswer], ChanceLevel, UsesPoo
                 return F.mse_loss(positive, labels / options.highest)
             case "cosent":
                 gaps = options.scale * (positive[:, None] - positive)
-                # Select the pairs of examples where the second has the higher label.
+                # Select all pairs of examples of which the second example has the higher label.
                 ordered = gaps[labels[:, None] < labels]
                 return torch.logsumexp(F.pad(ordered, (1, 0)), 0)
             case "triplet":
                 negative = (first * others[1]).sum(-1)
                 return F.relu(options.margin + negative - positive).mean()
             case "margin_mse":
-                # The saved model normalizes embeddings, so the loss uses cosines. Dot products
-                # would also train the norms.
+                # The saved model normalizes embeddings, so the loss is computed from cosines. With
+                # dot products, the norms of embeddings would also be trained.
                 negative = (first * others[1]).sum(-1)
                 return F.mse_loss(options.scale * (positive - negative), labels)
         scores = options.scale * first @ torch.cat(others).T
@@ -421,16 +428,18 @@ class Similarity(Task[SimilarityExample, SimilarityAnswer], ChanceLevel, UsesPoo
         ]
 
     def _are_scored(self, examples: Sequence[SimilarityExample]) -> bool:
-        """Return whether the examples are scored as labeled pairs instead of ranked."""
+        """Return whether the examples are scored by their labels instead of being ranked."""
         labeled = all(example.label is not None for example in examples)
         return labeled and self.options.loss in (None, *SCORED)
 
     def score(
         self, answers: Sequence[SimilarityAnswer], examples: Sequence[SimilarityExample]
     ) -> dict[str, float]:
-        """Compute Pearson and Spearman if there are labels, and recall and MRR if pairs are ranked.
+        """Compute the scores of the cosine similarities.
 
-        Rows with equal texts count once in recall and MRR.
+        If all examples have labels, the scores are the Pearson and Spearman correlations with the
+        labels. If the pairs are ranked, recall and MRR are also computed. Rows with equal texts
+        count only once in recall and MRR.
         """
         labels = [example.label for example in examples if example.label is not None]
         labeled = len(labels) == len(examples)
@@ -458,15 +467,16 @@ class Similarity(Task[SimilarityExample, SimilarityAnswer], ChanceLevel, UsesPoo
 
 
 def _copies_of_targets(batch: Batch, order: Sequence[int], texts: int) -> NDArray[np.bool_]:
-    """Find the candidates, other than the target, with the same tokens as the target.
+    """Find candidates of each example that have the same tokens as its target, but are not it.
 
     Args:
         batch: The sequences.
-        order: Indices of the sequences by example, then by position in the example.
+        order: Indices of the sequences, sorted by example and then by position in the example.
         texts: Number of texts per example.
 
     Shapes:
-        Returns (examples, candidates): all second texts, then all third texts, and so on.
+        Returns (examples, candidates). The candidates are all second texts, then all third texts,
+        and so on.
     """
     ids, bounds = batch.ids.cpu().numpy(), batch.layout.cu_seqlens.tolist()
     table = _number_texts(ids[bounds[i] : bounds[i + 1]] for i in order).reshape(-1, texts)
@@ -476,7 +486,7 @@ def _copies_of_targets(batch: Batch, order: Sequence[int], texts: int) -> NDArra
 
 
 def _number_texts(texts: Iterable[NDArray[np.int64]]) -> NDArray[np.int64]:
-    """Return a number for each sequence of token ids; equal sequences get equal numbers."""
+    """Return a number for each sequence of token ids. Equal sequences have equal numbers."""
     numbers: dict[bytes, int] = {}
     return np.array([numbers.setdefault(ids.tobytes(), len(numbers)) for ids in texts])
 
@@ -484,7 +494,7 @@ def _number_texts(texts: Iterable[NDArray[np.int64]]) -> NDArray[np.int64]:
 def _ranks(
     first: NDArray[np.float32], second: NDArray[np.float32], numbers: NDArray[np.int64]
 ) -> list[int]:
-    """Return the rank of each second text among all distinct ones; ties count against it."""
+    """Return the rank of each second text among all different ones. Ties count against it."""
     second = second[np.unique(numbers, return_index=True)[1]]
     ranks: list[int] = []
     for start in range(0, len(first), 1024):

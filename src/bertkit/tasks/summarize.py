@@ -1,4 +1,4 @@
-"""Extractive summarization of documents. Liu & Lapata 2019 (BertSum), section 3."""
+"""Extractive summarization of documents. Source: Liu & Lapata 2019 (BertSum), section 3."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ from bertkit.text.tokenizer import Tokenizer
 TEXTS = ("document", "article", "body", "email_body", "dialogue", "source", "input", "text")
 SUMMARIES = ("summary", "highlights", "abstract", "subject", "subject_line")
 REFERENCES_COLUMN = "annotated_subjects"
-"""Column of additional references (AESLC), read unless --label-column is set."""
+"""Column of additional references in AESLC, which is read unless --label-column is set."""
 
 
 @dataclass(frozen=True)
 class SummaryExample:
-    """Document and its reference summaries; without references for predictions."""
+    """Document and its reference summaries. For predictions, there are no references."""
 
     document: str
     references: tuple[str, ...] = ()
@@ -52,10 +52,10 @@ class SummaryExample:
 
     @cached_property
     def spans(self) -> list[tuple[int, int]]:
-        """Spans [start, end) of the sentences, in characters of the document."""
+        """Span [start, end) of each sentence, in characters of the document."""
         visible = [index for index, letter in enumerate(self.document) if not letter.isspace()]
         spans, first = [], 0
-        # `split` changes only white space.
+        # `split` changes only white space, so sentences can be found by counting other characters.
         for sentence in split(self.document):
             last = first + len(sentence) - sentence.count(" ") - 1
             spans.append((visible[first], visible[last] + 1))
@@ -64,7 +64,7 @@ class SummaryExample:
 
     @cached_property
     def sentences(self) -> list[str]:
-        """Sentences, unchanged from the document."""
+        """Sentences of the document, with their original white space."""
         return [self.document[start:end] for start, end in self.spans]
 
 
@@ -74,12 +74,12 @@ class SummarizeOptions(Settings, frozen=True):
     sentences: Count = 3
     """Maximum number of sentences in a summary."""
     block_trigrams: bool = True
-    """Whether to skip a sentence that has three consecutive words in common with a selected
-    sentence."""
+    """Whether to skip a sentence if it shares three consecutive words with a sentence that is
+    already selected."""
 
 
 class SummarySentence(msgspec.Struct, frozen=True):
-    """Sentence of a summary and its probability. Units: characters [start, end)."""
+    """Sentence of a summary, its span [start, end) in characters, and its probability."""
 
     text: str
     start: int
@@ -88,9 +88,9 @@ class SummarySentence(msgspec.Struct, frozen=True):
 
 
 class SummaryAnswer(msgspec.Struct, frozen=True):
-    """Summary and its sentences, in the order of the document.
+    """Summary, and its sentences in the order of the document.
 
-    `truncated` is true if a sentence was longer than the maximum length and was truncated.
+    `truncated` is true if a sentence was truncated because it exceeded the maximum length.
     """
 
     text: str
@@ -99,12 +99,12 @@ class SummaryAnswer(msgspec.Struct, frozen=True):
 
 
 class DocumentReader(Reader[SummaryExample]):
-    """Reader of documents with summaries, from a table."""
+    """Reader of documents with summaries from a table."""
 
     def read(
         self, source: Source, reading: Reading, *, labeled: bool
     ) -> tuple[list[SummaryExample], str]:
-        """Read .jsonl, .csv, or .tsv; a summary may be a JSON list of alternatives."""
+        """Read .jsonl, .csv, or .tsv rows. A summary may be a JSON list of several references."""
         return read_documents(source, reading, "summary", SUMMARIES, labeled=labeled)
 
     def example(self, text: str, others: Sequence[str]) -> SummaryExample:
@@ -116,11 +116,12 @@ class DocumentReader(Reader[SummaryExample]):
 
 
 class Summarize(Task[SummaryExample, SummaryAnswer], ChanceLevel):
-    """Extractive summarization: the best sentences of a document.
+    """Extractive summarization: the model selects the best sentences of a document.
 
-    Token types alternate from sentence to sentence, so the model needs two. A longer document
-    is split into windows of complete sentences, without overlap. Source: Liu & Lapata 2019,
-    sections 3.1 and 3.2, without the layers between sentences.
+    The token types 0 and 1 alternate from sentence to sentence, so the model must have two types. A
+    document that exceeds the maximum length is split into windows of complete sentences, without
+    overlap. Source: Liu & Lapata 2019, sections 3.1 and 3.2, but without the additional layers that
+    relate sentences to each other.
     """
 
     name = "summarize"
@@ -146,7 +147,7 @@ class Summarize(Task[SummaryExample, SummaryAnswer], ChanceLevel):
             options: Options that the user set.
 
         Raises:
-            DataError: If no document has a word of its summary.
+            DataError: If no document shares a word with its summary.
         """
         if not any(oracle(example.sentences, example.references, 1) for example in train):
             raise DataError(
@@ -159,7 +160,7 @@ class Summarize(Task[SummaryExample, SummaryAnswer], ChanceLevel):
     def restore(cls, labels: Sequence[str], settings: Mapping[str, Any]) -> Self:
         if tuple(labels) != ("summary",):
             raise CheckpointError(
-                f"config.json: not a model for summaries, its labels are "
+                f"config.json: expected a model for summaries, but its labels are "
                 f"{', '.join(labels) or 'none'}; run `bertkit finetune summarize`"
             )
         return super().restore(labels, settings)
@@ -178,7 +179,7 @@ class Summarize(Task[SummaryExample, SummaryAnswer], ChanceLevel):
         long: Long,
         labeled: bool,
     ) -> list[Feature]:
-        """Encode windows of complete sentences; truncate sentences that are too long."""
+        """Encode windows of complete sentences. Sentences that are too long are truncated."""
         if labeled:
             self.check(examples)
         texts = [sentence for example in examples for sentence in example.sentences]
@@ -197,7 +198,11 @@ class Summarize(Task[SummaryExample, SummaryAnswer], ChanceLevel):
         return built
 
     def targets(self, features: Sequence[Feature]) -> Tensor:
-        """Return 1.0 for sentences of the oracle summary, else 0.0. Shapes: returns (P,)."""
+        """Return 1.0 for each sentence of the oracle summary, and 0.0 for each other sentence.
+
+        Shapes:
+            Returns (P,).
+        """
         return torch.from_numpy(np.concatenate([feature.target for feature in features]))
 
     def loss_of(self, outputs: Tensor, batch: Batch, totals: Totals, head: nn.Module) -> Loss:
@@ -210,7 +215,10 @@ class Summarize(Task[SummaryExample, SummaryAnswer], ChanceLevel):
     def answers(
         self, outputs: Sequence[ExampleOutput[SummaryExample]], head: nn.Module
     ) -> list[SummaryAnswer]:
-        """Return the most probable sentences; ties are broken by position."""
+        """Summarize each document with its most probable sentences.
+
+        If probabilities are equal, the earlier sentence is preferred.
+        """
         return [self._answer(item) for item in outputs]
 
     def _answer(self, item: ExampleOutput[SummaryExample]) -> SummaryAnswer:
@@ -224,7 +232,7 @@ class Summarize(Task[SummaryExample, SummaryAnswer], ChanceLevel):
         return SummaryAnswer(" ".join(c.text for c in chosen), chosen, item.truncated)
 
     def choose(self, texts: Sequence[str], scores: NDArray[np.floating[Any]]) -> list[int]:
-        """Return the indices of the sentences of the summary, in order.
+        """Select the sentences of the summary, and return their indices in ascending order.
 
         Source:
             Liu & Lapata 2019, section 4.2.
@@ -243,7 +251,11 @@ class Summarize(Task[SummaryExample, SummaryAnswer], ChanceLevel):
     def score(
         self, answers: Sequence[SummaryAnswer], examples: Sequence[SummaryExample]
     ) -> dict[str, float]:
-        """Compute ROUGE with the best reference, also of the lead baseline."""
+        """Compute the ROUGE of summaries and, for comparison, of the lead baseline.
+
+        A summary is compared with the best of its references. The lead baseline consists of the
+        first sentences of a document.
+        """
         references = [example.references for example in examples]
         lead = [" ".join(example.sentences[: self.options.sentences]) for example in examples]
         scores = metrics.rouge([answer.text for answer in answers], references)
@@ -264,10 +276,10 @@ class Summarize(Task[SummaryExample, SummaryAnswer], ChanceLevel):
 
 
 def oracle(texts: Sequence[str], references: Sequence[str], most: int) -> list[int]:
-    """Return the sentences of a summary that is close to a reference, as training targets.
+    """Select sentences of a document that together are close to a reference, as training targets.
 
-    The search is greedy. Each step adds the sentence that increases the sum of the F1 scores of
-    ROUGE-1 and ROUGE-2 most, computed like `metrics.rouge` for all selected sentences. The search
+    The search is greedy. Each step adds the sentence that most increases the sum of the ROUGE-1 F1
+    and ROUGE-2 F1 of all selected sentences, which are computed as in `metrics.rouge`. The search
     stops when no sentence increases the sum.
 
     Args:
@@ -276,17 +288,17 @@ def oracle(texts: Sequence[str], references: Sequence[str], most: int) -> list[i
         most: Maximum number of sentences.
 
     Returns:
-        Indices of the sentences, in order.
+        Indices of the selected sentences, in ascending order.
 
     Source:
-        `greedy_selection` of BertSum's code, which counts each n-gram once.
+        `greedy_selection` in the code of BertSum, which counts each different n-gram only once.
     """
     words = [metrics.rouge_words(text) for text in texts]
     reference_words = [metrics.rouge_words(reference) for reference in references]
     unigrams = [_Overlap(reference) for reference in reference_words]
     bigrams = [_Overlap(pairwise(reference)) for reference in reference_words]
     vocab = set().union(*reference_words)
-    # Only sentences that have a word of a reference can increase the scores.
+    # Only sentences that share a word with a reference can increase the scores.
     candidates = {i: Counter(part) for i, part in enumerate(words) if not vocab.isdisjoint(part)}
     chosen: list[int] = []
     total, best = 0, 0.0
@@ -315,14 +327,14 @@ class _Overlap:
 
     def __init__(self, grams: Iterable[Hashable]) -> None:
         self.missing = Counter(grams)
-        """Counts of the reference minus counts of the sentences; can be negative."""
+        """Counts in the reference minus counts in the sentences. They can be negative."""
         self.size = self.missing.total()
         self.shared = 0
 
     def after(self, change: Mapping[Any, int]) -> int:
-        """Return the number of shared n-grams after adding `change`.
+        """Return the number of shared n-grams if the n-grams in `change` were added.
 
-        A negative count removes n-grams.
+        A negative count in `change` removes n-grams.
         """
         shared = self.shared
         for gram in change.keys() & self.missing.keys():
@@ -337,12 +349,12 @@ class _Overlap:
 
 
 def _f1(overlaps: Sequence[_Overlap], change: Mapping[Any, int], size: int) -> float:
-    """Return the F1 with the best reference after adding `change`, for `size` n-grams in total."""
+    """Return the F1 with the best reference if `change` is added and there are `size` n-grams."""
     return max(2 * o.after(change) / (size + o.size) if size + o.size else 0.0 for o in overlaps)
 
 
 def _new_bigrams(words: Sequence[list[str]], chosen: list[int], index: int) -> Counter[Any]:
-    """Return the change of the bigram counts when a sentence is inserted into the summary."""
+    """Return how the bigram counts change if a sentence is inserted into the summary."""
     position = bisect(chosen, index)
     before = words[chosen[position - 1]][-1:] if position else []
     after = words[chosen[position]][:1] if position < len(chosen) else []
@@ -358,17 +370,17 @@ def _new_bigrams(words: Sequence[list[str]], chosen: list[int], index: int) -> C
 def read_documents(
     source: Source, reading: Reading, name: str, columns: Sequence[str], *, labeled: bool
 ) -> tuple[list[SummaryExample], str]:
-    """Return documents with their targets, and a message about how they were read.
+    """Read documents with their targets, and return them with a message about the columns.
 
     Args:
         source: The file or rows.
         reading: Columns and format.
         name: Name of the target, such as "summary", for messages.
-        columns: Known names of the column of the target.
+        columns: Known names of the column that contains the target.
         labeled: Whether to read the targets.
 
     Raises:
-        DataError: If a row cannot be used; the message contains its location.
+        DataError: If a row is invalid. The message contains the location of the row.
         ConfigError: If a column for a second text is set.
     """
     if reading.pair_column is not None:
@@ -406,7 +418,7 @@ def read_documents(
 
 
 def _parse_references(cell: str) -> list[str]:
-    """Return the references of a cell: a text, or a JSON list of texts."""
+    """Return the references in a cell, which contains a text or a JSON list of texts."""
     try:
         texts = json.loads(cell) if cell.startswith("[") else None
     except (ValueError, RecursionError):  # A text can begin with a bracket.
@@ -417,7 +429,10 @@ def _parse_references(cell: str) -> list[str]:
 
 
 def _join(parts: Sequence[Encoding], starts: NDArray[np.int64]) -> tuple[Encoding, NDArray[Any]]:
-    """Concatenate sentences with token types 0, 1, 0, ..., and return the index of each [CLS]."""
+    """Concatenate encoded sentences, and return the index of each [CLS] token.
+
+    The token types of the sentences are 0, 1, 0, and so on.
+    """
     lengths = np.array([len(part) for part in parts])
     sequence = [text_id for part in parts for text_id in part.sequence]
     # Special tokens keep the offsets (0, 0).
@@ -435,6 +450,6 @@ def _join(parts: Sequence[Encoding], starts: NDArray[np.int64]) -> tuple[Encodin
 
 
 def _trigrams(text: str) -> set[tuple[str, ...]]:
-    """Return the trigrams of the lowercased words, in any script."""
+    """Return the trigrams of the lowercased words of a text in any script."""
     words = re.findall(r"\w+", text.lower())
     return set(zip(words, words[1:], words[2:], strict=False))

@@ -1,4 +1,4 @@
-"""Registry of tasks; a task is imported when it is used."""
+"""Registry of tasks. A task is imported when it is first used."""
 
 from bertkit.registry import Registry
 
@@ -14,4 +14,4 @@ TASKS = Registry(
         "tag": "bertkit.tasks.tag:Tag",
     },
 )
-"""Tasks by name."""
+"""Class of each task, by the name of the task."""

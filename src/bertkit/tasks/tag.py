@@ -1,4 +1,4 @@
-"""Tagging of words with entities or parts of speech. Devlin et al. 2019, section 5.3."""
+"""Tagging of words, such as with entities or parts of speech. Devlin et al. 2019, section 5.3."""
 
 from __future__ import annotations
 
@@ -58,16 +58,16 @@ class TagOptions(Settings, frozen=True):
 
     crf: bool = False
     """Whether to score tag sequences with a CRF, which excludes sequences that are invalid in the
-    scheme. Transition scores start at 0, have no weight decay, and have 100 times the learning
-    rate (10 times with adapters)."""
+    tagging scheme. The transition scores of the CRF start at 0, are not decayed, and have 100 times
+    the learning rate of other weights (10 times with LoRA)."""
     scheme: Literal["iob2", "bioes", "none"] | None = None
-    """Tagging scheme of the model; files can have another scheme. none is for tags that are not
-    entities, such as parts of speech. Default: inferred from the training file, where IOB1 is
-    converted to IOB2."""
+    """Tagging scheme of the model. Files can use another scheme. Use none for tags that are not
+    entities, such as parts of speech. Default: the scheme of the training file, or IOB2 if the file
+    uses IOB1."""
 
 
 class TaggedEntity(msgspec.Struct, frozen=True):
-    """Entity of a text, and the mean probability of its tags. Units: characters [start, end)."""
+    """Entity, its span [start, end) in characters, and the mean probability of its tags."""
 
     text: str
     type: str
@@ -79,8 +79,8 @@ class TaggedEntity(msgspec.Struct, frozen=True):
 class TagAnswer(msgspec.Struct, frozen=True):
     """Entities of a text, and a tag for each word.
 
-    There are no entities if the tags do not mark entities. If there are, tags are encoded from the
-    entities, so they are always valid in the scheme.
+    If the tags mark entities, they are computed from the predicted entities, so that they are
+    always valid in the tagging scheme. If they do not mark entities, `entities` is empty.
     """
 
     entities: list[TaggedEntity]
@@ -89,10 +89,10 @@ class TagAnswer(msgspec.Struct, frozen=True):
 
 
 class TaggedTextReader(Reader[Example]):
-    """Reader of texts with tags, from columns of words or .jsonl rows."""
+    """Reader of texts with tags from columns of words or from .jsonl rows."""
 
     def read(self, source: Source, reading: Reading, *, labeled: bool) -> tuple[list[Example], str]:
-        """Read spans of characters from .jsonl, and columns from any other file."""
+        """Read texts with spans of characters from .jsonl rows, and columns from any other file."""
         for name, option in reading.options().items():
             if name not in ("text_column", "label_column"):
                 raise ConfigError(f"{option}: not supported by tag; remove it")
@@ -118,14 +118,16 @@ class TaggedTextReader(Reader[Example]):
 class Tag(Task[Example, TagAnswer], ChanceLevel, Labeled):
     """Tagging of words or entities, with a softmax or a CRF.
 
-    Words of columns are split into parts like raw text (`data.word_columns`): the first part has
-    the tag of the word, and the other parts continue the entity, or repeat a tag that is not an
-    entity. A predicted tag of a word is the tag of its first part.
+    The words of a column file are split into parts in the same way as raw text
+    (`data.word_columns`). The first part has the tag of the word. The other parts continue its
+    entity, or have the same tag if tags are not entities. The predicted tag of a word is the tag of
+    its first part.
 
-    A text longer than the model is split into windows that overlap by a quarter of the length. A
-    word belongs to the window with the most context around it. A word without a token, such as a
-    control character, is part of an entity that surrounds it, else O. If tags are not entities, it
-    gets the most frequent tag.
+    A text that exceeds the maximum length is split into windows that overlap by a quarter of the
+    length. The tag of a word is predicted in the window that has the most context around the word.
+    A word without a token, such as a control character, belongs to the entity that surrounds it.
+    If there is no such entity, its tag is O. If tags are not entities, it has the most frequent
+    tag.
     """
 
     name = "tag"
@@ -138,7 +140,7 @@ class Tag(Task[Example, TagAnswer], ChanceLevel, Labeled):
         super().__init__(labels, options)
         self.index = {label: index for index, label in enumerate(self.labels)}
         self.types = list(dict.fromkeys(label[2:] for label in self.labels if label != "O"))
-        """Entity types; undefined without a scheme."""
+        """Entity types. They have no meaning if tags are not entities."""
 
     @property
     def scheme(self) -> Scheme | None:
@@ -159,15 +161,15 @@ class Tag(Task[Example, TagAnswer], ChanceLevel, Labeled):
     def from_examples(cls, train: Sequence[Example], options: Settings) -> Self:
         """Return the task with the tags of the training examples.
 
-        With a scheme, the labels are O and all tags of each entity type. Without a scheme, they
-        are sorted by descending frequency.
+        If tags are entities, the labels are O and all tags that the scheme has for each entity
+        type. Otherwise, the labels are the tags, the most frequent first.
 
         Args:
             train: Training examples.
             options: Options that the user set.
 
         Raises:
-            DataError: If there are fewer than two tags, or they do not have the scheme.
+            DataError: If there are fewer than two tags, or they do not match the option `scheme`.
         """
         assert isinstance(options, TagOptions)
         written = [_tags_of(example) for example in train]
@@ -192,9 +194,10 @@ class Tag(Task[Example, TagAnswer], ChanceLevel, Labeled):
 
     @classmethod
     def restore(cls, labels: Sequence[str], settings: Mapping[str, Any]) -> Self:
-        """Return the task of a model directory, with the scheme of `config.json` or its labels.
+        """Return the task of a model directory.
 
-        Labels are converted to the spelling of IOB2 or BIOES.
+        If `config.json` does not contain the tagging scheme, it is inferred from the labels. The
+        labels are then converted to the spelling of IOB2 or BIOES.
 
         Args:
             labels: Labels of the model.
@@ -218,7 +221,7 @@ class Tag(Task[Example, TagAnswer], ChanceLevel, Labeled):
     def check(self, examples: Sequence[Example]) -> None:
         known = set(self.labels)
         if self.scheme:
-            # Examples can have another scheme, and BIOES contains the tags of all schemes.
+            # Examples may use another scheme than the model. BIOES has the tags of all schemes.
             known = set(BIOES.labels(self.types))
         for example in examples:
             tags = _tags_of(example)
@@ -241,10 +244,10 @@ class Tag(Task[Example, TagAnswer], ChanceLevel, Labeled):
         long: Long,
         labeled: bool,
     ) -> list[Feature]:
-        """Encode windows of each text, in order; for training, only windows with words.
+        """Encode the windows of each text, in order. For training, omit windows without words.
 
         Raises:
-            DataError: If `labeled` is true and no word of any example has a token.
+            DataError: If `labeled` is set and no word of any example has a token.
         """
         if labeled:
             self.check(examples)
@@ -270,7 +273,7 @@ class Tag(Task[Example, TagAnswer], ChanceLevel, Labeled):
         return built
 
     def word_targets(self, example: Example, encoding: Encoding) -> NDArray[np.int64]:
-        """Return the labels of the parts that have a token; entities can lose other parts."""
+        """Return the labels of all parts of words that have a token, and skip other parts."""
         seen = [part for part in dict.fromkeys(encoding.words) if part is not None]
         tags, parts = _tags_of(example), example.parts
         if self.scheme is None:
@@ -288,7 +291,7 @@ class Tag(Task[Example, TagAnswer], ChanceLevel, Labeled):
         return np.array([self.index[tag] for tag in tags], dtype=np.int64)
 
     def targets(self, features: Sequence[Feature]) -> Tensor:
-        """Return the labels of the words. Shapes: returns (P,)."""
+        """Return the index of the label of each word. Shapes: returns (P,)."""
         return torch.from_numpy(np.concatenate([feature.target for feature in features]))
 
     @property
@@ -296,7 +299,7 @@ class Tag(Task[Example, TagAnswer], ChanceLevel, Labeled):
         return not self.options.crf
 
     def loss_of(self, outputs: Tensor, batch: Batch, totals: Totals, head: nn.Module) -> Loss:
-        """Compute the cross-entropy, or the negative log-likelihood of the CRF, per word."""
+        """Compute the cross-entropy, or with a CRF the negative log-likelihood, per word."""
         targets = batch.targets[self.head]
         correct = {}
         if self.options.crf:
@@ -314,10 +317,10 @@ class Tag(Task[Example, TagAnswer], ChanceLevel, Labeled):
     def _add_surroundings(
         self, emissions: Tensor, targets: Tensor, lengths: Sequence[int]
     ) -> tuple[Tensor, Tensor, list[int]]:
-        """Add a word to windows that begin or end inside an entity.
+        """Add a word to the start or end of windows that begin or end inside an entity.
 
-        The emissions of the added word give its tag the probability 1. The window is then scored
-        given that the entity continues, so its tag sequence is valid in the scheme.
+        The added word has a tag of the entity, and its emissions give this tag the probability 1.
+        With the added word, the tag sequence of the window is valid in the scheme.
         """
         certain = torch.full((len(self.labels), len(self.labels)), -1e4, device=emissions.device)
         certain.fill_diagonal_(0.0)
@@ -340,8 +343,9 @@ class Tag(Task[Example, TagAnswer], ChanceLevel, Labeled):
     ) -> list[TagAnswer]:
         """Predict the most probable tag of each word, or with `crf` the most probable sequence.
 
-        Invalid tag sequences are decoded leniently. The score of an entity is the mean probability
-        of the tags of its words; with `crf`, these are marginal probabilities.
+        If a tag sequence is invalid in the scheme, entities are still read from it, as in
+        conlleval. The score of an entity is the mean probability of the tags of its words. With
+        `crf`, the probabilities are marginal probabilities.
         """
         seen = [
             [cast(int, f.encoding.words[i]) for f in item.features for i in _indices(f).tolist()]
@@ -362,12 +366,16 @@ class Tag(Task[Example, TagAnswer], ChanceLevel, Labeled):
     def _decode(
         self, logits: Outputs, lengths: Sequence[int], head: nn.Module
     ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """Return the tag of each word, and its probability. Shapes: (W, L) -> (W,), (W,)."""
+        """Return the predicted tag of each word, and its probability.
+
+        Shapes:
+            logits: (W, L); returns (W,) and (W,).
+        """
         emissions = torch.from_numpy(logits)
         if not self.options.crf or not len(logits):
             best = torch.softmax(emissions, -1).max(-1)
             return best.indices.numpy(), best.values.numpy()
-        # Viterbi decoding is many small sequential steps; a GPU is not faster.
+        # Viterbi decoding consists of many small steps, one after another, so a GPU is not faster.
         crf = copy.deepcopy(cast(CRFTagger, head).crf).cpu()
         lengths = [length for length in lengths if length]
         sequences = crf.decode(emissions, lengths)
@@ -383,9 +391,9 @@ class Tag(Task[Example, TagAnswer], ChanceLevel, Labeled):
 
         Args:
             example: The text.
-            seen: Indices of the parts that have a token.
-            tags: Label of each part in `seen`.
-            scores: Probability of each label.
+            seen: Indices of the parts of words that have a token.
+            tags: Index of the predicted label of each part in `seen`.
+            scores: Probability of each predicted label.
         """
         words, parts = example.words, example.parts
         last = [parts.words[end - 1] for end in parts.ends(seen)]
@@ -412,10 +420,10 @@ class Tag(Task[Example, TagAnswer], ChanceLevel, Labeled):
         return TagAnswer(tagged, words, self.scheme.encode(entities, len(words)))
 
     def score(self, answers: Sequence[TagAnswer], examples: Sequence[Example]) -> dict[str, float]:
-        """Compute the accuracy over words and, with a scheme, entity precision, recall, and F1.
+        """Compute the accuracy of words and, if tags are entities, precision, recall, and F1.
 
-        Entities are counted like in conlleval and seqeval. The accuracy is computed in the scheme
-        of the task.
+        Precision, recall, and F1 are computed over entities, as in conlleval and seqeval. For the
+        accuracy, the expected tags are converted to the tagging scheme of the task.
         """
         expected = [_tags_of(example) for example in examples]
         scores = {}
@@ -441,9 +449,10 @@ class Tag(Task[Example, TagAnswer], ChanceLevel, Labeled):
         return ("precision", "recall", "f1", "accuracy") if self.scheme else ("accuracy",)
 
     def label_pairs(self, answer: TagAnswer, example: Example) -> list[LabelPair]:
-        """Return the expected and the predicted type of each span; without a scheme, of each word.
+        """Return the expected and the predicted entity type of each span.
 
-        A type is None if there is no entity with this span.
+        The type is None if no entity with this span is expected or predicted. If tags are not
+        entities, return the expected and the predicted tag of each word.
         """
         tags = _tags_of(example)
         if self.scheme is None:
@@ -455,8 +464,8 @@ class Tag(Task[Example, TagAnswer], ChanceLevel, Labeled):
     def error_record(self, answer: TagAnswer, example: Example) -> ErrorRecord:
         """Return the error record of an example.
 
-        `severity` is the number of missed entities plus the scores of wrong entities. Without a
-        scheme, it is the number of wrong tags.
+        `severity` is the number of missed entities, plus the sum of the scores of wrong entities.
+        If tags are not entities, it is the number of wrong tags.
         """
         tags = _tags_of(example)
         if self.scheme is None:
@@ -480,7 +489,7 @@ class Tag(Task[Example, TagAnswer], ChanceLevel, Labeled):
 
 
 def _tags_of(example: Example) -> list[str]:
-    """Return the tags of an example; raise DataError unless there is one tag per word."""
+    """Return the tags of an example, or raise DataError if there is not one tag per word."""
     if example.tags is None or len(example.tags) != len(example.word_spans):
         count = "no tags" if example.tags is None else f"{len(example.tags)} tags"
         raise DataError(

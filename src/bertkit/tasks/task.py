@@ -1,9 +1,9 @@
 """Base class of tasks: examples -> features -> loss; outputs -> predictions -> scores.
 
-A task is a class in one file. It encodes examples, computes the loss, and converts outputs of its
-head to typed predictions. Training, evaluation, prediction, and the command line are the same for
-all tasks. `bertkit.tasks.capabilities` contains base classes for optional features of tasks. The
-name of a third-party task is `module:Class`.
+A task is a class in one file. It encodes examples, computes the loss, and converts the outputs of
+its head to typed predictions. Training, evaluation, prediction, and the command line use the same
+code for all tasks. `bertkit.tasks.capabilities` contains base classes for optional features of
+tasks. The name of a third-party task is `module:Class`.
 """
 
 from __future__ import annotations
@@ -35,11 +35,13 @@ if TYPE_CHECKING:  # An exported model makes predictions without torch.
     from bertkit.objectives.loss import Loss, Totals
 
 Outputs = NDArray[np.float32]
-"""Outputs of the head for one feature: (L,) for a sequence, (T, L) for its tokens or positions."""
+"""Outputs of the head for one feature, of shape (L,) if the head predicts for the sequence, or
+(T, L) if it predicts for tokens or positions."""
 
 
 Item = str | tuple[str, str | Sequence[str]]
-"""Input of a prediction: a text, or a text with a second text, a context, or choices."""
+"""Item that a pipeline predicts for: a text, or a text with a second text, a context, or
+choices."""
 
 
 class Reading(Settings, frozen=True):
@@ -50,17 +52,17 @@ class Reading(Settings, frozen=True):
     pair_column: str | None = None
     """Column of the second text. Default: a column with a known name, unless text_column is set."""
     label_column: str | None = None
-    """Column of the label. For several labels per text: columns of 0 and 1, separated by commas.
-    Default: a column with a known name."""
+    """Column of the label. If a text can have several labels, these can be columns of 0 and 1; pass
+    their names separated by commas. Default: a column with a known name."""
     header: bool = True
-    """Whether the first line contains the names of the columns. If false, columns are called 1, 2,
-    and so on."""
+    """Whether the first line contains the names of the columns. Otherwise, the columns are named 1,
+    2, and so on."""
     separator: str | None = None
-    """Character that separates columns, tab, or space to split a line after its first word.
-    Default: a comma in .csv, otherwise a tab."""
+    """Separator of columns: a character, tab, or space. With space, a line is split only after its
+    first word. Default: a comma in .csv files, otherwise a tab."""
 
     def options(self) -> dict[str, str]:
-        """Return the settings that differ from their defaults, as command-line options."""
+        """Return the command-line option of each setting that differs from its default."""
         default = Reading()
         return {
             name: f"--{name.replace('_', '-')}"
@@ -70,23 +72,23 @@ class Reading(Settings, frozen=True):
 
 
 class NoOptions(Settings, frozen=True):
-    """Options of a task without options."""
+    """Empty options, for tasks that have no options."""
 
 
 class JsonObject(Settings, frozen=True, kw_only=True):
-    """Object in the body of a request."""
+    """JSON object in the body of a request to a server."""
 
 
 @dataclass(frozen=True)
 class Feature:
-    """Input sequence for an example.
+    """Input sequence of the model. An example is encoded as one or more features.
 
     Args:
         encoding: Tokens of the sequence.
         example: Index of the example.
-        token_indices: Tokens that the head predicts for, if it predicts for selected tokens.
-        target: Target of the loss; None for predictions.
-        teacher_outputs: Outputs of a teacher, with the rows of the outputs of the head.
+        token_indices: Indices of the tokens for which the head predicts, if not for all tokens.
+        target: Target of the loss, or None if there is no target.
+        teacher_outputs: Outputs of a teacher. They have the same rows as the outputs of the head.
         source: Input of the encoder, if `encoding` is the input of a decoder.
     """
 
@@ -110,13 +112,13 @@ class Feature:
 
 @dataclass(frozen=True)
 class ErrorRecord:
-    """Prediction and expected value of an example, for the list of errors.
+    """Input, prediction and expected value of an example, as the list of errors shows them.
 
     Args:
-        shown: Input.
+        shown: Input of the example.
         expected: Expected value.
         answered: Prediction.
-        severity: 0 for a correct prediction; larger for a worse one.
+        severity: 0 if the prediction is correct. Worse predictions have larger values.
     """
 
     shown: str
@@ -126,7 +128,7 @@ class ErrorRecord:
 
 
 class Placed(Protocol):
-    """Object with a location: file and line, for messages and the list of errors."""
+    """Object with a location (file and line), which messages and the list of errors show."""
 
     @property
     def where(self) -> str: ...
@@ -139,11 +141,13 @@ A = TypeVar("A", bound=msgspec.Struct)
 
 
 class Reader(ABC, Generic[E]):
-    """Examples of a task, from files, rows in memory, and items of pipelines."""
+    """Reader that creates the examples of a task from files, rows in memory, or pipeline items."""
 
     @abstractmethod
     def read(self, source: Source, reading: Reading, *, labeled: bool) -> tuple[list[E], str]:
-        """Return the examples of a file or of rows, and a message about how they were read.
+        """Read the examples from a file or from rows, and return them with a message to log.
+
+        The message describes how the examples were read, such as which columns were used.
 
         Args:
             source: The file or rows.
@@ -151,12 +155,12 @@ class Reader(ABC, Generic[E]):
             labeled: Whether the examples need labels.
 
         Raises:
-            DataError: If a row cannot be used; the message contains its location.
+            DataError: If a row is invalid. The message contains the location of the row.
         """
 
     @abstractmethod
     def example(self, text: str, others: Sequence[str]) -> E:
-        """Return an example without a label, from an item of a pipeline.
+        """Convert an item of a pipeline to an example without a label.
 
         Args:
             text: The text, or the first text of the item.
@@ -167,11 +171,11 @@ class Reader(ABC, Generic[E]):
         """
 
     def key(self, example: E) -> Hashable:
-        """Return the input without the label; examples with equal keys are duplicates."""
+        """Return the input without the label. Examples with equal keys are duplicates."""
         return repr(example).replace(repr(example.where), "")
 
     def group(self, example: E) -> Hashable:
-        """Return the origin of an example, such as a context; a group is held out as a whole."""
+        """Return the group of an example, such as its context. Groups are held out as a whole."""
         return self.key(example)
 
 
@@ -199,10 +203,10 @@ class Serving:
 
     Args:
         prediction: Type of a prediction.
-        example: Example of an item that the task predicts for. If an item consists of several
-            texts: the texts by their names in requests.
-        route: Path of the task on a server, such as /ner. A server does not offer a task without a
-            path.
+        example: Example of an item for which the task predicts. If an item consists of several
+            texts, the example maps their names in requests to the texts.
+        route: Path of the task on a server, such as /ner. If it is empty, servers do not offer the
+            task.
     """
 
     prediction: Any = Any
@@ -213,28 +217,29 @@ class Serving:
 class Task(ABC, Generic[E, A]):
     """Base class of tasks.
 
-    `config.json` of a model contains the labels and the options of its task.
+    The file `config.json` of a model contains the labels and the options of its task.
 
     Args:
         labels: Names of the outputs of the head, if they have names.
-        options: Options, an `Options` object. Default: `Options()`.
+        options: Options of the task: an `Options` object. Default: `Options()`.
     """
 
     name: ClassVar[str]
     """Name of the command, the pipeline, and the head."""
     metric: str
-    """Name of the score that selects the best epoch; larger is better."""
+    """Name of the score by which the best epoch is selected. Larger values are better."""
     reader: ClassVar[Reader[Any]]
     """Reader of the examples."""
     Options: ClassVar[type[Settings]] = NoOptions
-    """Type of the options; each field is an option of `bertkit finetune`."""
+    """Type of the options. Each field is an option of `bertkit finetune`."""
     long: ClassVar[tuple[Long, ...]] = ("error", "truncate")
     """Supported policies for texts longer than the maximum length, the default first."""
     serving: ClassVar[Serving] = Serving()
     """Requests and predictions in pipelines and servers."""
     batching: ClassVar[Literal["sequence", "example", "step"]] = "sequence"
-    """Sequences that must be in one training batch. `sequence`: no constraint. `example`: all
-    sequences of an example (choices). `step`: all sequences of a step (texts that are compared)."""
+    """Which sequences must be in the same training batch. `sequence`: no constraint. `example`: all
+    sequences of an example, such as its choices. `step`: all sequences of a step, because their
+    texts are compared with each other."""
 
     def __init__(self, labels: Sequence[str] = (), options: Settings | None = None) -> None:
         self.labels = tuple(labels)
@@ -244,7 +249,7 @@ class Task(ABC, Generic[E, A]):
 
     @classmethod
     def from_examples(cls, train: Sequence[E], options: Settings) -> Self:
-        """Return the task for training examples, for example with their labels.
+        """Return the task for training examples, such as with the labels of these examples.
 
         Args:
             train: Training examples.
@@ -274,7 +279,7 @@ class Task(ABC, Generic[E, A]):
         return cls(labels, options)
 
     def settings(self) -> dict[str, Any]:
-        """Return the keys of `config.json` from which `restore` builds the task."""
+        """Return the entries of `config.json` from which `restore` creates the task."""
         record = {"name": full_name(type(self)), "options": plain(self.options)}
         return {"bertkit": {"task": record}}
 
@@ -286,7 +291,7 @@ class Task(ABC, Generic[E, A]):
         return self.name
 
     def build_head(self, encoder: Transformer) -> nn.Module:
-        """Return a newly initialized head. Override it for a head that bertkit does not have."""
+        """Return a newly initialized head. Override this method if the task needs another head."""
         from bertkit.models import model as models
 
         return models.head(self.head, encoder, self.labels)
@@ -298,14 +303,14 @@ class Task(ABC, Generic[E, A]):
             examples: Labeled examples.
 
         Raises:
-            DataError: If an example cannot be scored; the message contains its location.
+            DataError: If an example cannot be scored. The message contains its location.
         """
 
     @abstractmethod
     def features(
         self, examples: Sequence[E], tokenizer: Tokenizer, length: int, *, long: Long, labeled: bool
     ) -> list[Feature]:
-        """Encode examples as one or more sequences each, in the order of the examples.
+        """Encode each example as one or more sequences, in the order of the examples.
 
         Args:
             examples: The examples.
@@ -324,17 +329,17 @@ class Task(ABC, Generic[E, A]):
 
     @abstractmethod
     def loss_of(self, outputs: Tensor, batch: Batch, totals: Totals, head: nn.Module) -> Loss:
-        """Compute the contribution of a batch to the loss of a step.
+        """Compute what a batch contributes to the loss of a step.
 
         Args:
-            outputs: Result of `outputs`.
+            outputs: Result of the method `outputs` for the batch.
             batch: The batch, with targets.
-            totals: Number of targets in the step, by head.
-            head: Head of the model, for losses with weights (CRF).
+            totals: Number of targets in the step for each head.
+            head: Head of the model, for losses that need its weights (CRF).
         """
 
     def loss(self, model: Model, batch: Batch, totals: Totals) -> Loss:
-        """Compute the loss from the states of a model; see `loss_of`."""
+        """Run the model on a batch, and compute the loss; see `loss_of`."""
         return self.loss_of(self.outputs(model, batch), batch, totals, model.heads[self.head])
 
     def outputs(self, model: Model, batch: Batch) -> Tensor:
@@ -354,12 +359,12 @@ class Task(ABC, Generic[E, A]):
 
         Args:
             outputs: Examples with the outputs of the head.
-            head: Head of the model, for decoding with weights (CRF).
+            head: Head of the model, for tasks that decode with its weights (CRF).
         """
 
     @abstractmethod
     def score(self, answers: Sequence[A], examples: Sequence[E]) -> dict[str, float]:
-        """Compute the scores of predictions by name.
+        """Compute the scores of predictions, by the names of the scores.
 
         Args:
             answers: Predictions.
@@ -368,21 +373,21 @@ class Task(ABC, Generic[E, A]):
 
     @property
     def score_names(self) -> tuple[str, ...]:
-        """Names of the scores that `--metric` supports; larger is better."""
+        """Names of the scores that `--metric` supports. Larger values are better."""
         return (self.metric,)
 
     @abstractmethod
     def error_record(self, answer: A, example: E) -> ErrorRecord:
-        """Return the prediction and the expected value of an example, for `errors.html`."""
+        """Describe the prediction and the expected value of an example for `errors.html`."""
 
 
 def policy_of_files(task: Task[Any, Any]) -> Long:
-    """Return what to do with long texts of a file: truncate them if the task supports it."""
+    """Return what to do with long texts in files: truncate them if the task supports it."""
     return "truncate" if "truncate" in task.long else task.long[0]
 
 
 def full_name(task: type[Task[Any, Any]]) -> str:
-    """Return the name of a task of bertkit or of an extension, else `module:Class`."""
+    """Return the name of a task. For a task outside bertkit and its extensions: `module:Class`."""
     path = f"{task.__module__}:{task.__qualname__}"
     return task.name if is_builtin(task) or path in TASKS.paths.values() else path
 
@@ -393,11 +398,11 @@ def is_builtin(task: type[Task[Any, Any]]) -> bool:
 
 
 def make_batch(task: Task[Any, Any], features: Sequence[Feature]) -> Batch:
-    """Return a batch of features, with targets if they have any.
+    """Return a batch of features, with their targets if they have any.
 
     Args:
         task: The task.
-        features: Features; the batch contains the shortest first.
+        features: The features. In the batch, they are sorted by length, the shortest first.
     """
     import torch
 
@@ -453,14 +458,17 @@ def group(features: Iterable[Feature]) -> list[list[Feature]]:
 
 
 def group_for_training(task: Task[Any, Any], features: Sequence[Feature]) -> list[list[Feature]]:
-    """Return lists of features that must be in one batch: one feature, or all of an example."""
+    """Return lists of features that must be in the same batch.
+
+    A list contains one feature or all features of an example, which depends on the task.
+    """
     return [[f] for f in features] if task.batching == "sequence" else group(features)
 
 
 def by_example(
     examples: Sequence[E], groups: Sequence[Sequence[Feature]], outputs: Sequence[Outputs]
 ) -> list[ExampleOutput[E]]:
-    """Return examples with their features and outputs.
+    """Combine examples with their features and outputs.
 
     Args:
         examples: The examples.

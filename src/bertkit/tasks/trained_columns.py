@@ -1,4 +1,4 @@
-"""Columns that were named for training, in config.json."""
+"""Columns that the user set in training. They are stored in config.json."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ COLUMNS = ("text_column", "pair_column", "label_column")
 
 
 def with_columns(settings: Mapping[str, Any], reading: Reading) -> dict[str, Any]:
-    """Return the settings of a task with the columns that were named for training.
+    """Add the columns that the user set in training to the settings of a task.
 
     Args:
         settings: Content of `config.json`.
-        reading: The columns that the user named.
+        reading: Columns that the user set.
     """
     named = {option: name for option in COLUMNS if (name := getattr(reading, option)) is not None}
     if not named:
@@ -32,7 +32,7 @@ def with_columns(settings: Mapping[str, Any], reading: Reading) -> dict[str, Any
 
 
 def columns_in(settings: Mapping[str, Any]) -> Reading:
-    """Return the columns in `config.json`; no columns if there are none or they are invalid."""
+    """Return the columns in `config.json`. If they are missing or invalid, no column is set."""
     match settings:
         case {"bertkit": {"task": {"columns": {**named}}}}:
             try:
@@ -43,7 +43,7 @@ def columns_in(settings: Mapping[str, Any]) -> Reading:
 
 
 def open_rows(source: Source, reading: Reading) -> Rows:
-    """Return the rows of a file, or the rows themselves.
+    """Read the rows of a file. Rows in memory are returned unchanged.
 
     Args:
         source: The file or rows.
@@ -61,18 +61,20 @@ def try_rows(path: Path, reading: Reading) -> Source:
     """Return the rows of a file, or its path if it contains no rows."""
     try:
         return open_rows(path, reading)
-    except DataError:  # The task reports the error, or reads another format.
+    except DataError:  # The reader of the task reports the error, or reads another format.
         return path
 
 
 def as_learned(reading: Reading, learned: Reading, rows: Rows, *, labeled: bool) -> Reading:
-    """Return `reading`. If it sets no columns, add the columns of training that the rows have.
+    """Return `reading`, in which each column that is not set is set as in training.
+
+    A column is only set if the rows have it.
 
     Args:
-        reading: The columns that the user named.
-        learned: The columns that were named for training.
+        reading: Columns that the user set now.
+        learned: Columns that the user set in training.
         rows: The rows.
-        labeled: Whether the label is read. If not, its column may exist and be empty.
+        labeled: Whether labels are read. If not, the column of the labels may exist but be empty.
     """
     named = {getattr(reading, option) for option in COLUMNS}
     existing = {
@@ -82,7 +84,7 @@ def as_learned(reading: Reading, learned: Reading, rows: Rows, *, labeled: bool)
         and getattr(reading, option) is None
         and (name := getattr(learned, option)) is not None
         and name not in named
-        and not (rows.header and name.isdecimal())  # The number of a column.
+        and not (rows.header and name.isdecimal())  # This is the number of a column, not a name.
         and set(label_columns(name, rows.columns)) <= set(rows.columns)
     }
     return msgspec.structs.replace(reading, **existing)

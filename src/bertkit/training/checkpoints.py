@@ -1,4 +1,4 @@
-"""Checkpoints: weights and optimizer state, from which a run resumes bit for bit."""
+"""Checkpoints: weights and optimizer state. A resumed run gets bit-identical results."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ from bertkit.training.weight_average import TailAverage
 OPTIMIZER, MANIFEST = "optimizer.safetensors", "manifest.json"
 
 SHARD = re.compile(r"optimizer-(\d{5})-of-(\d{5})\.safetensors")
-"""File name of a shard of the optimizer state; shards are counted from 1."""
+"""Matches the file name of a shard of the optimizer state. Shards are numbered from 1."""
 
 MOMENTS = ("exp_avg", "exp_avg_sq", "momentum_buffer")
-"""State that an optimizer keeps per weight: the first two in AdamW, the third in Muon."""
+"""State that an optimizer keeps for each weight. AdamW keeps the first two, and Muon the third."""
 
 
 class Names(Protocol):
-    """Conversion between the weight names of a model and of its files."""
+    """Conversion between the names of weights in a model and in its files."""
 
     def write(self, weights: Mapping[str, Tensor], /, config: Any) -> dict[str, Tensor]:
-        """Return the weights by their names in files."""
+        """Return the weights of a model under their names in files."""
 
     def read(
         self, names: Iterable[str], file: Mapping[str, Tensor], /, config: Any
     ) -> dict[str, Tensor]:
-        """Return the weights of a file by their names in the model, which are `names`."""
+        """Return the weights of a file under their names in the model, which are `names`."""
 
 
 class OurNames:
-    """Weight names that are the same in the model and in its files."""
+    """Conversion for a model whose weights have the same names in its files."""
 
     def write(self, weights: Mapping[str, Tensor], /, config: Any) -> dict[str, Tensor]:
         return dict(weights)
@@ -62,15 +62,15 @@ class Snapshot:
 
     step: int
     weights: dict[str, Tensor]
-    """Trained weights, by their names in the model. Empty except in the first process."""
+    """Trained weights, by their names in the model. Only the first process has them."""
     optimizer: dict[str, Tensor]
     """Optimizer state of this process."""
     frozen: str | None
     """Hash of the frozen weights, or None if there are none."""
     to_file_names: Callable[[Mapping[str, Tensor]], dict[str, Tensor]]
-    """Function that returns weights by their names in files."""
+    """Function that returns weights under their names in files."""
     ranks: Ranks = SINGLE_PROCESS
-    """Processes between which the optimizer state is sharded. Each writes its shard."""
+    """Processes over which the optimizer state is sharded. Each process writes its shard."""
 
     def write(self, folder: Path) -> None:
         """Write the checkpoint, and a manifest with the hash of each file.
@@ -82,7 +82,7 @@ class Snapshot:
             folder: Checkpoint directory.
 
         Raises:
-            StorageError: If a process could not write. All processes raise the error.
+            StorageError: If a process could not write its files. All processes raise the error.
         """
         digest = b""
         try:
@@ -97,7 +97,7 @@ class Snapshot:
             if not shard_digest:
                 raise StorageError(
                     f"{folder.parent}: rank {rank} could not write its shard of step {self.step}; "
-                    "see its output"
+                    "see the output of that process"
                 )
         if self.ranks.first:
             hashes = {FILE: sha256(folder / FILE)}
@@ -111,13 +111,14 @@ class Snapshot:
 class State:
     """Training state: master weights, optimizer, and the running average of weights, if any.
 
-    A checkpoint contains only a hash of the frozen weights, which are read from the initial model.
+    A checkpoint contains a hash of the frozen weights instead of the weights themselves, which a
+    resumed run reads from the initial model.
 
     Args:
         masters: Master weights of the model.
         optimizer: Optimizer of the trained weights.
         names: Conversion of weight names for files.
-        average: Average of the weights over the last steps.
+        average: Average of the weights over the last steps of the run.
     """
 
     masters: Masters
@@ -133,7 +134,7 @@ class State:
 
     @property
     def ranks(self) -> Ranks:
-        """Processes between which the optimizer state is sharded."""
+        """Processes over which the optimizer state is sharded."""
         return self.optimizer.ranks if isinstance(self.optimizer, Sharded) else SINGLE_PROCESS
 
     @cached_property
@@ -161,7 +162,7 @@ class State:
             for moment in MOMENTS:
                 if moment in state:
                     optimizer[f"{moment}.{name}"] = _copy(state[moment])
-            # The counts differ if the weight was frozen during the first epochs.
+            # A weight that was frozen during the first epochs has been updated in fewer steps.
             if MOMENTS[0] in state and float(state["step"]) != step:
                 optimizer[f"step.{name}"] = _copy(state["step"])
             if self.average is not None and name in self.average.means:
@@ -180,7 +181,7 @@ class State:
             The step of the checkpoint.
 
         Raises:
-            CheckpointError: If the checkpoint cannot be read or does not fit the model.
+            CheckpointError: If the checkpoint cannot be read or does not match the model.
         """
         masters = self.masters
         try:
@@ -210,9 +211,9 @@ class State:
                     for moment in MOMENTS
                     if f"{moment}.{name}" in optimizer
                 }
-                if moments:  # Without a finished step, there are none.
+                if moments:  # Before the first step, there are no moments.
                     steps = float(optimizer.get(f"step.{name}", step))
-                    # The fused optimizer needs the count on the device of the weights.
+                    # The fused optimizer needs the step count on the device of the weights.
                     count = torch.tensor(steps, device=w.device)
                     self.optimizer.state[w] = {"step": count, **moments}
         masters.update_model()
@@ -221,7 +222,7 @@ class State:
     def _read_optimizer(self, folder: Path) -> dict[str, Tensor]:
         """Read the optimizer state of this process from all shards of the checkpoint."""
         keys = {f"{key}.{name}" for name in self._owned for key in (*MOMENTS, "step")}
-        if self.average is not None:  # Each process has the average of all weights.
+        if self.average is not None:  # Every process needs the average of all weights.
             keys |= {f"average.{name}" for name in self.learned}
         optimizer = {}
         for path in sorted(folder.glob("optimizer*.safetensors")) or [folder / OPTIMIZER]:
@@ -250,12 +251,12 @@ def _copy(tensor: Tensor) -> Tensor:
 
 
 def _optimizer_file(rank: int, world: int) -> str:
-    """Return the name of the optimizer file that a process writes."""
+    """Return the name of the file to which a process writes its optimizer state."""
     return OPTIMIZER if world == 1 else f"optimizer-{rank + 1:05d}-of-{world:05d}.safetensors"
 
 
 def find_damage(folder: Path) -> str | None:
-    """Return why a checkpoint cannot be used, or None if it is complete."""
+    """Return the reason why a checkpoint cannot be used, or None if it is complete."""
     try:
         manifest = read_json(folder / MANIFEST, CheckpointError, "remove the folder")
         match manifest:
@@ -274,7 +275,7 @@ def find_damage(folder: Path) -> str | None:
 
 
 def _is_complete(files: Collection[str]) -> bool:
-    """Return whether the file names contain the weights and all shards of the optimizer state."""
+    """Return whether the files include the weights and all shards of the optimizer state."""
     shards = set(files) - {FILE}
     world = max([int(match[2]) for name in shards if (match := SHARD.fullmatch(name))], default=1)
     return FILE in files and shards == {_optimizer_file(rank, world) for rank in range(world)}

@@ -1,4 +1,4 @@
-"""Compilation of Transformer layers, so that a GPU runs few large kernels."""
+"""Compilation of Transformer layers. A GPU then runs a few large kernels instead of many small."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from bertkit.models.model import Model
 
 
 def compile_blocks(model: Model, *, backend: str = "inductor") -> None:
-    """Compile each layer except the attention kernel, once for batches of all sizes.
+    """Compile the layers of a model, except the attention kernel.
 
-    The attention kernel depends on the sequence lengths, so it would be recompiled for each batch.
-    The names of the weights do not change.
+    The layers are compiled once, for batches of any size. The attention kernel depends on the
+    sequence lengths, so it would have to be compiled again for each batch. The names of the weights
+    do not change.
 
     Args:
         model: Model whose layers are replaced in place.

@@ -1,4 +1,4 @@
-"""Prefetching of batches by a thread or by worker processes during training."""
+"""Prefetching of batches: a thread or worker processes prepare them during training."""
 
 from __future__ import annotations
 
@@ -21,12 +21,14 @@ Step = list[Batch]
 """Batches of a step."""
 
 MAX_LOADER_PROCESSES = 4
-"""Maximum default number of worker processes per GPU. A sample takes about 0.2 ms, and a GPU
-processes about 10,000 samples per second."""
+"""Upper limit of the default number of worker processes per GPU. Preparing a sample takes about
+0.2 ms, and a GPU processes about 10,000 samples per second."""
 
 
 def processes_for(device: str) -> int:
-    """Return the default number of worker processes: 0 on a CPU, where training uses all cores.
+    """Return the default number of worker processes.
+
+    It is 0 if the model is trained on the CPU, because training then uses all cores.
 
     Args:
         device: Type of the device, such as "cuda".
@@ -39,15 +41,15 @@ def processes_for(device: str) -> int:
 def prefetched(
     batches: Callable[[int], Step], steps: range, *, processes: int = 0
 ) -> Iterator[Iterator[Step]]:
-    """Prefetch the batches of each step.
+    """Prepare the batches of the next steps while a step is trained.
 
-    If CUDA is available, batches are in pinned memory.
+    If CUDA is available, the batches are stored in pinned memory.
 
     Args:
-        batches: Function that returns the batches of a step. They must depend only on the step's
-            number, because each worker process computes different steps.
+        batches: Function that returns the batches of a step. They must depend only on the number of
+            the step, because the worker processes prepare different steps.
         steps: Numbers of the steps.
-        processes: Number of worker processes; 0 uses a thread.
+        processes: Number of worker processes. If it is 0, a thread prepares the batches.
 
     Yields:
         An iterator over the batches of each step.
@@ -76,8 +78,8 @@ def prefetched(
         if "DataLoader worker" not in str(error):
             raise
         raise TrainingError(
-            "a loader process stopped, perhaps out of memory; continue with --resume and fewer "
-            f"train.loader_processes ({str(error).splitlines()[0]})"
+            "a loader process stopped, perhaps because it ran out of memory; continue with "
+            f"--resume and fewer train.loader_processes ({str(error).splitlines()[0]})"
         ) from None
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
@@ -85,7 +87,10 @@ def prefetched(
 
 
 class _Steps(Dataset[Any]):
-    """Dataset of steps as NumPy arrays. Sending tensors would keep a file open for each tensor."""
+    """Dataset of steps, whose batches contain NumPy arrays.
+
+    Sending tensors between processes would keep a file open for each tensor.
+    """
 
     def __init__(self, batches: Callable[[int], Step]) -> None:
         self._batches = batches
@@ -105,7 +110,7 @@ def _by_processes(batches: Callable[[int], Step], steps: range, count: int) -> G
         batch_size=None,
         collate_fn=_same,
         num_workers=count,
-        # Forked processes share open files, and scripts need no `if __name__ == "__main__":`.
+        # With fork, processes share open files, and scripts need no `if __name__ == "__main__":`.
         multiprocessing_context="fork",
         worker_init_fn=_set_signals,
         # The default generator would change the random numbers of the model.
@@ -121,7 +126,8 @@ def _as_tensors(steps: Any) -> Generator[Step]:
                 raise step
             yield [batch.map_tensors(torch.from_numpy) for batch in step]
     finally:
-        # Otherwise the workers run while anything refers to `steps`, such as a traceback.
+        # Otherwise, the workers keep running as long as anything, such as a traceback, refers to
+        # `steps`.
         steps._shutdown_workers()
 
 
@@ -130,6 +136,6 @@ def _same(step: Any) -> Any:
 
 
 def _set_signals(_: int) -> None:
-    """Ignore Ctrl-C, and stop on SIGTERM: the training process handles signals."""
+    """Ignore Ctrl-C, which the training process handles, and stop on SIGTERM."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -1,4 +1,4 @@
-"""The loss on dev, which decides between models with equal scores."""
+"""The loss on dev, which decides between models that have equal scores."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bertkit.tasks.capabilities import NeedsReference
 from bertkit.tasks.task import Feature, Task, group_for_training, make_batch
 
 EXAMPLES_PER_BATCH = 32
-"""Number of examples that are compared with each other, in tasks that compare texts."""
+"""Number of examples whose texts are compared with each other, in tasks that compare texts."""
 
 
 @torch.no_grad()
@@ -26,12 +26,13 @@ def dev_loss(
 
     Args:
         task: The task.
-        model: A model with the task's head; its mode is restored afterwards.
+        model: A model with the head of the task. Its mode (training or evaluation) is restored.
         features: Features of dev, with targets.
         max_batch_tokens: Maximum number of tokens per batch.
 
     Returns:
-        The loss, or infinity if it is not a number or the features have no targets.
+        The loss. It is infinity if it is not finite, or cannot be computed because the features
+        have no targets or the task needs outputs of the initial model.
     """
     if not features or any(f.target is None for f in features) or isinstance(task, NeedsReference):
         return math.inf

@@ -1,7 +1,7 @@
-"""Distributed training: each process computes some parts of every step.
+"""Distributed training, in which each process computes some parts of every step.
 
 torchrun starts the processes, on one or several machines, and sets their environment variables.
-Only the first process (rank 0) writes the run directory.
+Only the first process (rank 0) writes to the run directory.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from bertkit.console import console, say
 from bertkit.errors import BertkitError, ConfigError, TrainingError
 
 BUCKET_VALUES = 1 << 23
-"""Maximum number of values per message (32 MB in fp32), unless a single tensor is larger."""
+"""Maximum number of values per message (32 MB in fp32). Only a single tensor may be larger."""
 
 MESSAGE_BYTES = 64
-"""Maximum number of bytes per message of `Ranks.gather`."""
+"""Maximum number of bytes of a message that `Ranks.gather` sends."""
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """Rank of this process, and communication with the other processes of a run.
+    """Rank of this process, and methods to communicate with the other processes of a run.
 
-    Every process must call the same methods in the same order. Methods that communicate raise a
-    TrainingError if another process has stopped.
+    Every process must call the same methods in the same order. If another process has stopped, a
+    method that communicates with it raises a TrainingError.
     """
 
     rank: int = 0
@@ -45,11 +45,11 @@ class Ranks:
 
     @property
     def first(self) -> bool:
-        """Whether this process writes the run directory and prints messages."""
+        """Whether this process writes to the run directory and prints messages."""
         return self.rank == 0
 
     def share(self, parts: int) -> range:
-        """Return the parts of a step that this process computes.
+        """Return the indices of the parts of a step that this process computes.
 
         Args:
             parts: Number of parts of a step.
@@ -69,7 +69,10 @@ class Ranks:
         return range(self.rank * count, (self.rank + 1) * count)
 
     def sum(self, values: Sequence[float]) -> list[float]:
-        """Sum each value over all processes, in double precision so that counts are exact."""
+        """Sum each value over all processes.
+
+        The sums have double precision, so that counts are exact.
+        """
         if self.world == 1:
             return list(values)
         total = torch.tensor(values, dtype=torch.float64)
@@ -78,9 +81,9 @@ class Ranks:
         return total.tolist()
 
     def sum_gradients(self, weights: Iterable[Tensor]) -> None:
-        """Replace the gradients of the weights by their sums over all processes.
+        """Replace each gradient by the sum of the gradients of all processes.
 
-        The sums have the dtype of the gradients.
+        The sums are computed in the dtype of the gradients.
         """
         if self.world == 1:
             return
@@ -95,7 +98,7 @@ class Ranks:
                 _copy_from(flat, grads)
 
     def assign(self, sizes: Mapping[str, int]) -> dict[str, int]:
-        """Distribute items over the processes so that the total sizes are about equal.
+        """Distribute items over the processes, so that the items of each have a similar total size.
 
         Args:
             sizes: Size of each item, by name.
@@ -111,7 +114,7 @@ class Ranks:
         return owners
 
     def broadcast(self, weights: Iterable[Tensor], owner: int) -> None:
-        """Replace the values of the weights by their values in process `owner`."""
+        """Copy the values of the weights from the process `owner` to all other processes."""
         with torch.no_grad(), _connection_errors():
             for bucket in _buckets(weights):
                 flat = torch.cat([weight.view(-1) for weight in bucket])
@@ -120,7 +123,9 @@ class Ranks:
                     _copy_from(flat, bucket)
 
     def gather(self, message: bytes) -> list[bytes]:
-        """Return the messages of all processes; called by the threads that write checkpoints.
+        """Return the messages of all processes.
+
+        Only the threads that write checkpoints call this method.
 
         Args:
             message: Message of this process, of at most `MESSAGE_BYTES` bytes.
@@ -134,15 +139,15 @@ class Ranks:
         return [bytes(tensor.tolist()).rstrip(b"\0") for tensor in received]
 
     def value_of_first(self, value: int) -> int:
-        """Return the value of the first process."""
+        """Broadcast a value from the first process, and return it in every process."""
         return int(self.sum([value if self.first else 0])[0])
 
     def check_same(self, record: Mapping[str, Any]) -> None:
         """Check that all processes have the same record.
 
         Raises:
-            ConfigError: If records differ. All processes raise the error, and its message contains
-                the ranks whose record differs from the first process's.
+            ConfigError: If the records differ. All processes raise the error. Its message contains
+                the ranks of the processes whose record differs from the record of rank 0.
         """
         if self.world == 1:
             return
@@ -198,10 +203,10 @@ def sum_over_ranks(values: Tensor) -> Tensor:
 def connect() -> Iterator[Ranks]:
     """Connect to the other processes that torchrun has started, if any.
 
-    Processes other than the first print only errors, whose messages begin with their rank.
+    All processes except the first print only errors, which begin with the rank of the process.
 
     Yields:
-        The rank of this process, and the connection to the others.
+        The rank of this process, and the connection to the other processes.
 
     Raises:
         ConfigError: If `WORLD_SIZE` is set, but other variables of torchrun are missing.
@@ -216,8 +221,8 @@ def connect() -> Iterator[Ranks]:
             store, rank, world = next(rendezvous("env://"))
         except ValueError as error:
             raise ConfigError(f"{error}; use torchrun, or unset WORLD_SIZE") from None
-        # torchrun keeps its store when it restarts processes. The prefix separates the addresses of
-        # the new processes from those of the stopped processes.
+        # torchrun keeps its store when it restarts processes. Because of the prefix, new processes
+        # do not read the addresses of the stopped processes.
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         dist.init_process_group(
             "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo",
@@ -243,7 +248,7 @@ def connect() -> Iterator[Ranks]:
 
 @contextmanager
 def _connection_errors() -> Iterator[None]:
-    """Convert errors of torch.distributed to a TrainingError."""
+    """Convert errors of torch.distributed to TrainingError within a context."""
     try:
         yield
     except RuntimeError as error:
@@ -254,13 +259,13 @@ def _connection_errors() -> Iterator[None]:
 
 
 def _copy_from(flat: Tensor, tensors: Sequence[Tensor]) -> None:
-    """Copy the concatenated values in `flat` to the tensors."""
+    """Copy consecutive parts of `flat` to the tensors."""
     parts = flat.split([tensor.numel() for tensor in tensors])
     torch._foreach_copy_([tensor.view(-1) for tensor in tensors], parts)
 
 
 def _buckets(weights: Iterable[Tensor]) -> Iterator[list[Tensor]]:
-    """Yield groups of consecutive weights that are sent in one message."""
+    """Yield groups of consecutive weights. The weights of a group are sent in one message."""
     bucket: list[Tensor] = []
     for weight in weights:
         if bucket and sum(w.numel() for w in bucket) + weight.numel() > BUCKET_VALUES:

@@ -32,31 +32,34 @@ from bertkit.training.run import Run
 
 WEIGHTS = ".safetensors"
 ADAPTER_DIRECTORY = "adapter"
-"""Subdirectory of the LoRA adapters. The model in the run directory has them merged."""
+"""Subdirectory that contains the LoRA adapters. The run directory contains the merged model."""
 
 BEST_PREFIX = "best_"
-"""Prefix of scores on the examples on which the task was calibrated, which are therefore upper
-bounds. SQuAD's evaluation script uses the same prefix (`best_f1`)."""
+"""Prefix of scores on the same examples on which the task was calibrated. Such scores are upper
+bounds. The evaluation script of SQuAD uses the same prefix (`best_f1`)."""
 
 Record = dict[str, Any]
 
 
 def vocab_resized(loaded: Loaded) -> bool:
-    """Return whether the vocabulary size differs from the checkpoint's.
+    """Return whether the vocabulary size differs from the size in the checkpoint.
 
-    A LoRA adapter directory cannot store the resized embedding.
+    If so, LoRA adapters are not saved separately, because an adapter directory cannot store the
+    resized embedding.
     """
     saved = loaded.settings.get(loaded.family.settings["vocab"], loaded.family.vocab)
     return bool(loaded.model.config.vocab != saved)
 
 
 class Epochs:
-    """Scores of all epochs of a run, and the best epoch's model. A resumed run keeps its scores.
+    """Scores of all epochs of a run, and the model of the best epoch.
+
+    A resumed run keeps the scores of its earlier epochs.
 
     Args:
         run: Run directory.
         task: The task.
-        loaded: The loaded model, with all its heads. Only the task's head is saved.
+        loaded: The loaded model, with all its heads. Only the head of the task is saved.
         learned: Features of train.
         examples: Examples of dev.
         features: Features of dev.
@@ -81,8 +84,8 @@ class Epochs:
         self.metric = metric or task.metric
         scored = (r for r in run.journal.records() if "epoch" in r and "scores" in r)
         self.records = [r for r in scored if self._score_name(r["scores"]) in r["scores"]]
-        # The last epoch with hashes is the model in the directory. It is the best epoch, except if
-        # `_is_overwritten`.
+        # The directory contains the model of the last epoch with hashes. This is the best epoch,
+        # unless `_is_overwritten` returns True.
         written = (r for r in reversed(self.records) if "sha256" in r)
         best = next(written, None) or max(self.records, key=self._score, default=None)
         self.best: Record | None = best
@@ -129,7 +132,10 @@ class Epochs:
         return scores
 
     def _is_better(self, record: Record, model: Model) -> bool:
-        """Return whether an epoch has a higher score than the best, or the same and less loss."""
+        """Return whether an epoch is better than the best so far.
+
+        If the scores are equal, the epoch with the lower loss on dev is better.
+        """
         assert self.best is not None
         if self._score(record) != self._score(self.best) or self._score(record) == -math.inf:
             return self._score(record) > self._score(self.best)
@@ -157,10 +163,11 @@ class Epochs:
             return loaded.model.encoder.precompute(features)
 
     def _is_overwritten(self) -> bool:
-        """Return whether the model in the directory is of a later epoch than the best record.
+        """Return whether the directory contains the model of a later epoch than the best record.
 
-        This happens if a run stops between saving an epoch and the next checkpoint. The resumed run
-        repeats that epoch. Only the first call after resuming can return True.
+        This happens if a run stops after saving the model of an epoch and before the next
+        checkpoint. The resumed run repeats the epoch. Only the first call after resuming can return
+        True.
         """
         if not self._resumed:
             return False
@@ -170,7 +177,7 @@ class Epochs:
         return _changed(self.run.out, weights) is not None
 
     def check_best(self) -> None:
-        """Raise TrainingError if the score that selects the best epoch is never finite."""
+        """Raise TrainingError if no epoch has a finite value of the score for the best epoch."""
         assert self.best is not None
         if self._score(self.best) == -math.inf:
             raise TrainingError(
@@ -179,7 +186,7 @@ class Epochs:
             )
 
     def should_stop(self, patience: int | None) -> bool:
-        """Return whether the score has not improved for `patience` epochs, and print a message."""
+        """Return whether to stop because of `patience`, and print a message if so."""
         assert self.best is not None
         waited = self.records[-1]["epoch"] - self.best["epoch"]
         if patience is None or waited < patience:
@@ -188,13 +195,13 @@ class Epochs:
         return True
 
     def report_best(self) -> None:
-        """Print which epoch's model is saved, unless it is the last epoch."""
+        """Print which epoch is saved, unless it is the last epoch."""
         assert self.best is not None
         if self.best["epoch"] < self.records[-1]["epoch"]:
             say(f"{self.run.best} by {self._score_name(self.best['scores'])}")
 
     def answers(self) -> Sequence[Any]:
-        """Return the best epoch's predictions on dev.
+        """Return the predictions of the best epoch on dev.
 
         Raises:
             CheckpointError: If the saved model has changed.
@@ -202,9 +209,9 @@ class Epochs:
         return self._best_predictions()[1]
 
     def _best_predictions(self) -> tuple[Task[Any, Any], Sequence[Any]]:
-        """Return the calibrated task, and its predictions on dev, of the best epoch."""
+        """Return the calibrated task of the best epoch, and its predictions on dev."""
         assert self.best is not None
-        if self._answered is None:  # The best epoch was before the run was resumed.
+        if self._answered is None:  # The best epoch ended before the run was resumed.
             task, out = self.task, self.run.out
             check_published(out, self.best.get("sha256", {}))
             with quietly():  # Hide the warning that the run is not finished.
@@ -223,7 +230,7 @@ class Epochs:
         return compute_label_report(self.task, self.answers(), self.examples)
 
     def result(self, report: LabelReport | None = None) -> Record:
-        """Return the content of `scores.json`, a file that marks the run as finished.
+        """Return the content of `scores.json`, which marks the run as finished.
 
         Args:
             report: Scores of each label on dev.
@@ -243,7 +250,7 @@ class Epochs:
         return record
 
     def _predict(self, task: Task[Any, Any], model: Model) -> tuple[Task[Any, Any], Sequence[Any]]:
-        """Return the task calibrated on dev, and its predictions on dev, in fp32."""
+        """Predict on dev in fp32. Return the task, calibrated on dev, and its predictions."""
         engine = Engine(model, max_batch_tokens=self.max_batch_tokens)
         head = engine.model.heads[task.head]
         rows = run_head(task, engine, self.features)
@@ -255,7 +262,7 @@ class Epochs:
         return fitted, answers
 
     def _save(self, task: Task[Any, Any], trained: Model) -> None:
-        """Save the model with only the task's head and merged adapters, and the adapters."""
+        """Save the model with merged adapters and only the head of the task, and the adapters."""
         out, loaded = self.run.out, self.loaded
         model = Model(trained.encoder, {task.head: trained.heads[task.head]}, trained.decoder)
         save(
@@ -281,18 +288,18 @@ class Epochs:
         return self.metric if self.metric in scores else BEST_PREFIX + self.metric
 
     def _set_message(self) -> None:
-        """Set the text about the saved model that is added to errors of the run."""
+        """Set the message about the saved model, which is added to error messages of the run."""
         if self.best is not None:
             self.run.best = f"{self.run.out} contains epoch {self.best['epoch']}, the best"
 
 
 def _finite(scores: Mapping[str, float]) -> dict[str, float]:
-    """Return the finite scores, which JSON can represent."""
+    """Return only the finite scores, because JSON cannot represent others."""
     return {name: score for name, score in scores.items() if math.isfinite(score)}
 
 
 def check_metric(task: Task[Any, Any], metric: str | None) -> None:
-    """Check that the best epoch of a task can be selected by a score.
+    """Check that a task has the score by which the best epoch is selected.
 
     Args:
         task: The task.
@@ -344,7 +351,7 @@ def drop_weights(out: Path) -> None:
 
 
 def check_published(out: Path, hashes: Mapping[str, str]) -> None:
-    """Check that the model's files have not changed since they were written.
+    """Check that the files of the model have not changed since they were written.
 
     Args:
         out: Run directory.
@@ -360,7 +367,7 @@ def check_published(out: Path, hashes: Mapping[str, str]) -> None:
 
 
 def _changed(out: Path, hashes: Mapping[str, str]) -> str | None:
-    """Return the first file that is missing or has changed."""
+    """Return the name of the first file that is missing or has changed, or None."""
     for name, expected in hashes.items():
         path = out / name
         if not fits(path, memory.installed()) or sha256(path) != expected:
@@ -369,14 +376,14 @@ def _changed(out: Path, hashes: Mapping[str, str]) -> str | None:
 
 
 def _digest(record: Mapping[str, Any]) -> str:
-    """Return a hash of the record, without its own digest."""
+    """Return a hash of a record, without the digest that it contains."""
     rest = {name: value for name, value in record.items() if name != "digest"}
     return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
 
 def _hashes(out: Path) -> dict[str, str]:
-    """Return the hashes of the model's files, by their paths in the run directory."""
-    # Another process may write checkpoints at the same time.
+    """Return the hash of each file of the model, by its path in the run directory."""
+    # Checkpoints are excluded, because another process may write them at the same time.
     parts = [path for path in out.iterdir() if path.name != CHECKPOINTS]
     paths = sorted([*parts, *(file for part in parts for file in part.rglob("*"))])
     return {

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM, whose effect is postponed to the end of a training step."""
+"""Handling of Ctrl-C and SIGTERM, which stop a run at the end of a training step."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from types import FrameType
 class Interrupt:
     """Context in which Ctrl-C and SIGTERM request a stop at the end of the step.
 
-    A second signal stops the process at once.
+    A second signal stops the process immediately.
 
     Args:
-        patient: Whether to ignore the second signal. torchrun forwards signals, so that a process
-            can receive a signal twice, and kills processes that do not stop in time.
+        patient: Whether to ignore the second signal. This is needed with torchrun: it forwards
+            signals, so that a process can receive a signal twice. torchrun also kills processes
+            that do not stop in time.
     """
 
     def __init__(self, *, patient: bool = False) -> None:

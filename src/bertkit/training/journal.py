@@ -15,13 +15,13 @@ from bertkit.errors import TrainingError
 from bertkit.storage import append_text, read_bytes, write_text
 
 MAX_VALUE = 1e12
-"""Largest absolute value that charts show. Larger values are not valid losses or scores."""
+"""Largest absolute value that charts show. No valid loss or score is larger."""
 
 Step = Annotated[int, Meta(ge=0, le=2**53)]
 
 
 class JournalRecord(msgspec.Struct):
-    """Required types of a record. Records can contain other keys, and values can be NaN."""
+    """Types that the values of a record must have. A record may contain other keys and NaN."""
 
     step: Step
     epoch: Step = 0
@@ -33,9 +33,9 @@ class JournalRecord(msgspec.Struct):
 
 
 class Journal:
-    """Reader and writer of `journal.jsonl`, whose records each have a `step`.
+    """Reader and writer of `journal.jsonl`. Each record has a `step`.
 
-    If a run is killed, the last line can be incomplete, and lines can be newer than the last
+    If a run is killed, the last line may be incomplete, and some lines may be newer than the last
     checkpoint. `rewind` removes these lines.
 
     Args:
@@ -64,7 +64,7 @@ class Journal:
     def read(self) -> tuple[list[dict[str, Any]], int]:
         """Read the valid records, and count the damaged lines.
 
-        An incomplete last line is not counted.
+        An incomplete last line does not count as damaged.
 
         Raises:
             TrainingError: If the file cannot be read.
@@ -85,7 +85,7 @@ class Journal:
         return records, damaged
 
     def rewind(self, step: int) -> int:
-        """Remove damaged lines and the records after `step`; return the number of damaged lines."""
+        """Remove damaged lines and all records after `step`. Return the number of damaged lines."""
         records, damaged = self.read()
         lines = [json.dumps(record) + "\n" for record in records if record["step"] <= step]
         write_text(self.path, "".join(lines))
@@ -99,5 +99,5 @@ def skipped_lines(path: Path, damaged: int) -> str:
 
 
 def is_plottable(value: object) -> bool:
-    """Return whether a value is a number that a chart can show. NaN is not."""
+    """Return whether a value is a number that a chart can show. NaN cannot be shown."""
     return isinstance(value, int | float) and abs(value) <= MAX_VALUE

@@ -1,6 +1,6 @@
 """Training loop: a generator that yields each finished optimizer step.
 
-Callers iterate over the steps, and log, evaluate, save or stop between them.
+The caller iterates over the steps. Between two steps, it can log, evaluate, save, or stop.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from bertkit.training.schedule import Schedule
 
 @dataclass(frozen=True)
 class Step:
-    """Results of a finished optimizer step, summed or averaged over all processes."""
+    """Results of a finished optimizer step, combined over all processes."""
 
     number: int
     """Number of the step, from 1."""
     loss: float
     parts: Mapping[str, float]
-    """Loss of each head; `loss` is their sum."""
+    """Loss of each head. `loss` is the sum of these losses."""
     accuracy: Mapping[str, float]
-    """Accuracy of each head that has one."""
+    """Accuracy of each head for which it is computed."""
     gradient_norm: float
     """Gradient norm before clipping."""
     learning_rate: float
@@ -46,11 +46,11 @@ class Step:
     seconds: float
     """Duration of the step, in seconds."""
     data_wait: float
-    """Time that the step waited for its batches, in seconds."""
+    """Time spent waiting for the batches of the step, in seconds."""
     stopping: bool = False
-    """Whether to stop, because a process received a signal."""
+    """Whether the run must stop, because a process received a signal."""
     slowest: int | None = None
-    """Rank of the slowest process, or None with a single process."""
+    """Rank of the slowest process, or None if there is only one process."""
 
     @property
     def record(self) -> dict[str, float]:
@@ -85,17 +85,18 @@ def steps(
 ) -> Iterator[Step]:
     """Run one optimizer step for each group of batches.
 
-    Gradients of a group are accumulated in fp32, and summed over all processes. Dropout depends
-    only on seed, step number and part. A resumed run therefore repeats the same steps, also with
-    a different number of processes.
+    The gradients of a group are accumulated in fp32, and summed over all processes. Dropout depends
+    only on the seed, the number of the step, and the part of the step. Therefore, a resumed run
+    repeats the same steps, even with a different number of processes.
 
     Args:
         masters: Master weights of the model.
         objective: Function that computes the loss of a batch.
-        groups: Batches of each step. In a distributed run, only the parts of this process.
+        groups: Batches of each step. In a distributed run, they are only the batches that this
+            process computes.
         optimizer: The optimizer.
-        schedule: Function that returns the learning rate factor of a step.
-        max_grad_norm: Maximum gradient norm for clipping; infinity disables clipping.
+        schedule: Function that returns the factor of the learning rate for a step.
+        max_grad_norm: Maximum gradient norm for clipping. Infinity disables clipping.
         seed: Random seed of dropout.
         start: Number of finished steps.
         ranks: Processes of a distributed run.
@@ -127,11 +128,11 @@ def steps(
         tokens = sum(batch.tokens for batch in group if ranks.first or not batch.shared)
         stop, slowest = stopping(), None
         if ranks.world > 1:
-            sums.read()  # Wait for the device, so that its time is measured.
+            sums.read()  # This waits for the device, so that its time is measured.
             elapsed = time.perf_counter() - started
             tokens, stop, slowest = _all_reduce(ranks, masters, sums, tokens, stop, elapsed)
         norm_tensor = torch.nn.utils.clip_grad_norm_(masters.weights.values(), max_grad_norm)
-        # The next two lines are the only device synchronization of the step.
+        # Only the next two lines wait for the device in a step.
         parts, accuracy = sums.means()
         total, norm = sum(parts.values()), norm_tensor.item()
         _check_finite(number, total, norm, optimizer)
@@ -158,7 +159,7 @@ def steps(
 
 
 def _check_finite(step: int, loss: float, norm: float, optimizer: Optimizer) -> None:
-    """Clear the gradients and raise TrainingError if the loss or gradient norm is not finite."""
+    """If the loss or gradient norm is not finite, clear the gradients and raise TrainingError."""
     if not (math.isfinite(loss) and math.isfinite(norm)):
         optimizer.zero_grad()
         raise TrainingError(
@@ -168,14 +169,14 @@ def _check_finite(step: int, loss: float, norm: float, optimizer: Optimizer) -> 
 
 
 def _seed(seed: int, step: int, part: int) -> None:
-    """Seed torch for a part of a step. Part 0 has the seed of a step that is not split."""
+    """Set torch's random seed for a part of a step. Part 0 has the seed of an undivided step."""
     sequence = np.random.SeedSequence((seed, step), spawn_key=(part,) if part else ())
-    # Hash the values to 32 bits: torch's CPU generator uses only the low 32 bits of a seed.
+    # The values are hashed to 32 bits, because torch's CPU generator uses only the low 32 bits.
     torch.manual_seed(int(sequence.generate_state(1)[0]))
 
 
 class _Sums:
-    """Sums over a step's batches: the loss and the number of correct predictions of each head.
+    """Sums of the loss and of the correct predictions of each head, over the batches of a step.
 
     The values stay on their device until they are read.
     """
@@ -224,7 +225,7 @@ def _totals_over_ranks(ranks: Ranks, counts: Totals) -> Totals:
 def _all_reduce(
     ranks: Ranks, masters: Masters, sums: _Sums, tokens: int, stop: bool, seconds: float
 ) -> tuple[int, bool, int]:
-    """Sum the gradients and results of a step over all processes, in place.
+    """Replace the gradients and results of a step by their sums over all processes.
 
     Returns:
         The number of tokens, whether to stop, and the rank of the slowest process.
@@ -243,7 +244,7 @@ def _all_reduce(
 
 
 def _timed(groups: Iterable[Sequence[Batch]]) -> Iterator[tuple[Sequence[Batch], float]]:
-    """Yield each group, and the seconds that were spent waiting for it."""
+    """Yield each group of batches, and the time spent waiting for it, in seconds."""
     iterator = iter(groups)
     while True:
         started = time.perf_counter()
@@ -259,7 +260,7 @@ def evaluate(
     """Evaluate a model without gradients.
 
     Args:
-        model: The model, which is left in evaluation mode.
+        model: The model. It is in evaluation mode afterwards.
         objective: Function that computes the loss of a batch.
         batches: Batches of the evaluation set.
 

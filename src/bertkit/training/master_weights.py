@@ -1,4 +1,4 @@
-"""Mixed precision: fp32 master weights of a model that computes in bf16."""
+"""Mixed precision: fp32 master weights for a model that computes in bf16."""
 
 from __future__ import annotations
 
@@ -22,16 +22,17 @@ TOKENS = "encoder.embedding.tokens.weight"
 
 
 class Masters:
-    """Weights that the optimizer updates: fp32 weights, or fp32 copies of bf16 weights.
+    """Master weights, which the optimizer updates.
 
-    Small updates would be lost in the 8 significant bits of bf16; the fp32 copies accumulate them.
-    A frozen weight that bf16 represents exactly needs no copy.
+    If the model computes in fp32, they are the weights of the model. If it computes in bf16, they
+    are fp32 copies of its weights, because bf16 has only 8 significant bits and would lose small
+    updates. A frozen weight that bf16 represents exactly needs no copy.
 
     Args:
         model: The model, which is converted to `dtype`.
         dtype: Precision in which the model computes.
-        rows: Indices of the rows to train, by the name of an embedding matrix. The master weight
-            contains only these rows; the other rows do not change.
+        rows: For an embedding matrix, by its name, the indices of the rows to train. The master
+            weight contains only these rows, and all other rows do not change.
 
     Source: Micikevicius et al. 2018, section 3.1.
     """
@@ -41,7 +42,7 @@ class Masters:
     ) -> None:
         self.model, self.dtype = model, dtype
         self.working = dict(model.named_parameters())
-        """Weights that the model computes with, by name."""
+        """Weights with which the model computes, by name."""
         self.weights: dict[str, Tensor] = dict(self.working)
         if dtype != torch.float32:
             fp32 = {name: _master(p, dtype) for name, p in self.working.items()}
@@ -52,7 +53,7 @@ class Masters:
         for name, table in self._tables.items():
             self.weights[name] = table[self.rows[name]].requires_grad_()
         sparse: list[Tensor] = [self.working[name] for name in self.rows]
-        # In fp32, the optimizer would get the sparse gradients, which it does not support.
+        # In fp32, the optimizer would receive the sparse gradients, which it does not support.
         if dtype != torch.float32:
             heads = (head for head in model.modules() if isinstance(head, LanguageModelHead))
             sparse += [head.weight for head in heads]
@@ -67,10 +68,11 @@ class Masters:
 
     @contextmanager
     def sparse_gradients(self) -> Iterator[None]:
-        """Compute sparse gradients of embedding matrices in a context.
+        """Within a context, compute sparse gradients for some embedding matrices.
 
-        This applies to matrices with trained `rows`, and to matrices that are tied to an LM head.
-        Dense gradients would be mostly zeros, which take time to write and to add.
+        These are the matrices of which only some `rows` are trained and, unless the model computes
+        in fp32, the matrices that are tied to an LM head. Their dense gradients would be mostly
+        zeros, which take time to write and to add.
         """
         for table in self._lookups:
             table.sparse = True
@@ -81,7 +83,7 @@ class Masters:
                 table.sparse = False
 
     def whole(self) -> Model:
-        """Return the model in fp32, with the master weights, to be saved."""
+        """Return an fp32 model with the master weights, which can be saved."""
         if self.dtype == torch.float32:
             return self.model
         model = copy.deepcopy(self.model).float()
@@ -89,7 +91,7 @@ class Masters:
         return model
 
     def get(self, name: str) -> Tensor:
-        """Return a weight as it is saved: an embedding matrix with all its rows."""
+        """Return a weight as it is saved. An embedding matrix is returned with all its rows."""
         weight = self.weights[name].detach()
         if name not in self.rows:
             return weight
@@ -97,7 +99,7 @@ class Masters:
 
     @torch.no_grad()
     def put(self, name: str, value: Tensor) -> None:
-        """Set a weight. The value of an embedding matrix has all its rows."""
+        """Set a weight. The value of an embedding matrix must contain all its rows."""
         if name in self.rows:
             self._tables[name].copy_(value)
             self.working[name].copy_(value)
@@ -106,10 +108,10 @@ class Masters:
 
     @torch.no_grad()
     def receive_gradients(self) -> None:
-        """Add the gradients of the model's weights to the gradients of the masters, in fp32.
+        """Add the gradients of the model to the gradients of the master weights, in fp32.
 
-        This must be called after each batch of a step. In bf16, a sum over hundreds of batches
-        would lose the later gradients.
+        Call this method after each batch of a step. In bf16, a sum over hundreds of batches would
+        lose the later gradients.
         """
         for name, p in self.working.items():
             weight = self.weights[name]
@@ -117,7 +119,8 @@ class Masters:
                 continue
             rows = self.rows.get(name)
             if rows is None:
-                # The gradient is sparse if the matrix is tied to an LM head that was not used.
+                # The gradient is sparse if the matrix is tied to an LM head that the batch did not
+                # use.
                 gradient = p.grad.to_dense() if p.grad.is_sparse else p.grad
             else:
                 gradient = _select_rows(p.grad, rows)
@@ -126,7 +129,7 @@ class Masters:
 
     @torch.no_grad()
     def update_model(self) -> None:
-        """Copy the masters to the model's weights, except frozen weights, which never differ."""
+        """Copy the master weights to the model, except frozen weights, which do not change."""
         for name, rows in self.rows.items():
             self.working[name].index_copy_(0, rows, self.weights[name].to(self.dtype))
         copies = [
@@ -141,16 +144,17 @@ class Masters:
 def find_used_rows(model: Model, ids: Sequence[NDArray[np.int64]]) -> dict[str, Tensor]:
     """Find the token embeddings that the training data uses, so that only these are trained.
 
-    The other embeddings get no gradient, but are most of a small model's weights. Training only the
-    used rows saves the time of updating the other rows in each step.
+    The other embeddings receive no gradient, but in a small model they are most of the weights.
+    Training only the rows that are used saves the time for updating the others in each step.
 
     Args:
         model: The model.
         ids: Token ids of the training sequences.
 
     Returns:
-        Row indices for `Masters`. Empty if a decoder or an LM head uses the matrix, or if more than
-        half of the rows are used: copying them would cost more time than it saves.
+        The argument `rows` of `Masters`. It is empty if a decoder or an LM head uses the embedding
+        matrix. It is also empty if more than half of the rows are used, because copying the rows
+        would then take more time than it saves.
     """
     has_lm_head = any(isinstance(module, LanguageModelHead) for module in model.modules())
     if model.decoder is not None or has_lm_head or not isinstance(model.encoder, Transformer):
@@ -161,7 +165,10 @@ def find_used_rows(model: Model, ids: Sequence[NDArray[np.int64]]) -> dict[str, 
 
 
 def _select_rows(gradient: Tensor, rows: Tensor) -> Tensor:
-    """Return rows of an embedding gradient. `rows` is sorted and contains all nonzero rows."""
+    """Return rows of the gradient of an embedding matrix as a dense tensor.
+
+    `rows` must be sorted, and contain all rows that are not zero.
+    """
     if not gradient.is_sparse:
         return gradient.index_select(0, rows)
     gradient = gradient.coalesce()

@@ -1,4 +1,4 @@
-"""Optimizers: AdamW, Muon, and sharding of their state."""
+"""Optimizers AdamW and Muon, and sharding of their state over several processes."""
 
 from __future__ import annotations
 
@@ -18,30 +18,31 @@ from bertkit.nn.precision import bf16_is_faster
 from bertkit.training.distributed import Ranks
 
 CRF = (".crf.transitions", ".crf.start", ".crf.end")
-"""Suffixes of the names of a CRF's scores."""
+"""Suffixes of the names of the scores of a CRF."""
 
 CRF_RATE = 100.0
-"""Factor of the learning rate of a CRF's scores. They are logits that are initialized to zero, and
-steps as small as for pretrained weights would leave them close to zero."""
+"""Factor by which the learning rate is multiplied for the scores of a CRF. The scores are logits
+that are initialized to zero, and the small steps of pretrained weights would not move them far."""
 
 STACKED_SUFFIX = "qkv.weight"
-"""Suffix of the names of stacked query, key and value matrices."""
+"""Suffix of the names of matrices in which query, key and value matrices are stacked."""
 
 STACKED_CROSS = "cross.kv.weight"
-"""Suffix of the names of stacked key and value matrices, in the cross-attention of a decoder."""
+"""Suffix of the names of matrices in which the key and value matrices of a decoder's
+cross-attention are stacked."""
 
 LAYERS = re.compile(r"(^|\.)(encoder|decoder)\.blocks\.")
-"""Pattern in the names of the layers' weights, including the layers of a generator (ELECTRA)."""
+"""Matches the name of a weight in a layer, also in a layer of a generator (ELECTRA)."""
 
 TABLE = re.compile(r"(encoder|decoder)\.embedding\.(tokens|positions|types)\.weight$")
-"""Names of embedding matrices."""
+"""Matches the name of an embedding matrix."""
 
 MUON_MOMENTUM = 0.95
 """Default momentum of Muon."""
 
 
 class Optimizer(Protocol):
-    """Interface of an optimizer, which the optimizers of torch.optim also implement."""
+    """Interface of an optimizer. The optimizers of torch.optim also implement it."""
 
     param_groups: list[dict[str, Any]]
     """Parameter groups: the weights (`params`) and settings of each group."""
@@ -66,21 +67,21 @@ def adamw(
     embedding_learning_rate: float | None = None,
     crf_rate: float = CRF_RATE,
 ) -> Optimizer:
-    """Build AdamW with BERT's groups: no weight decay for biases, norms and a CRF's scores.
+    """Build AdamW, without weight decay for biases, normalization weights and scores of a CRF.
 
-    Bias correction is on, unlike in google-research/bert's optimizer. It stabilizes short runs
-    (Mosbach et al. 2021; Zhang et al. 2021).
+    Unlike the optimizer of google-research/bert, this one corrects the bias of the moments, which
+    stabilizes short runs (Mosbach et al. 2021; Zhang et al. 2021).
 
     Args:
         weights: Weights to train, by name.
         learning_rate: Peak learning rate.
         weight_decay: Weight decay of matrices.
-        layer_decay: Factor of the learning rate of each layer, relative to the layer above it
+        layer_decay: Learning rate of a layer, divided by the learning rate of the layer above it
             (Howard & Ruder 2018, section 3.2; fine-tuning of ELECTRA).
-        betas: Decay rates of the gradient's first and second moment.
+        betas: Decay rates of the first and second moments of the gradient.
         eps: Term added to the denominator for numerical stability.
         embedding_learning_rate: Learning rate of embedding matrices. Default: `learning_rate`.
-        crf_rate: Factor of the learning rate of a CRF's scores.
+        crf_rate: Factor by which the learning rate is multiplied for the scores of a CRF.
 
     Returns:
         The optimizer.
@@ -92,7 +93,7 @@ def adamw(
     top = max(depth.values(), default=0)
     if embedding_learning_rate is not None and not any(map(TABLE.match, weights)):
         raise ConfigError(
-            "train.embedding_learning_rate requires a token embedding matrix; remove it"
+            "train.embedding_learning_rate requires an embedding matrix; remove the setting"
         )
     tables = learning_rate if embedding_learning_rate is None else embedding_learning_rate
     rates = {"": learning_rate, "crf": learning_rate * crf_rate, "table": tables}
@@ -109,7 +110,7 @@ def adamw(
             "betas": betas,
             "eps": eps,
         }
-        for kind, below, decays in sorted(groups)  # The learning rate of the first is logged.
+        for kind, below, decays in sorted(groups)  # The rate of the first group is logged.
     )
 
 
@@ -125,22 +126,23 @@ def muon(
     adamw_weight_decay: float | None = None,
     embedding_learning_rate: float | None = None,
 ) -> Optimizer:
-    """Build Muon for the matrices of the layers, with AdamW for all other weights.
+    """Build Muon for the matrices of the layers, and AdamW for all other weights.
 
-    Muon orthogonalizes each update. Stacked query, key and value matrices are orthogonalized
-    separately. Updates are scaled to the size of AdamW's, so that both optimizers can use the same
-    learning rate.
+    Muon orthogonalizes each update. If query, key and value matrices are stacked, the update of
+    each is orthogonalized separately. Updates are scaled to the size of AdamW's updates, so that
+    both optimizers can use the same learning rate.
 
     Args:
         weights: Weights to train, by name.
         learning_rate: Peak learning rate.
         weight_decay: Weight decay.
         momentum: Momentum of Muon.
-        betas: Decay rates of AdamW.
-        eps: Term added to AdamW's denominator for numerical stability.
+        betas: Decay rates of the moments in AdamW.
+        eps: Term added to the denominator in AdamW for numerical stability.
         adamw_learning_rate: Learning rate of AdamW. Default: `learning_rate`.
         adamw_weight_decay: Weight decay of AdamW. Default: `weight_decay`.
-        embedding_learning_rate: Learning rate of embedding matrices. Default: AdamW's.
+        embedding_learning_rate: Learning rate of embedding matrices. Default: the learning rate of
+            AdamW.
 
     Returns:
         The optimizer.
@@ -148,7 +150,7 @@ def muon(
     Raises:
         ConfigError: If the model has no matrices in its layers.
 
-    Source: Jordan et al. 2024; Liu et al. 2025, section 2.2, for the scale of updates.
+    Source: Jordan et al. 2024. The scale of updates is from Liu et al. 2025, section 2.2.
     """
     matrices = {n: w for n, w in weights.items() if LAYERS.search(n) and w.ndim == 2}
     if not matrices:
@@ -171,14 +173,14 @@ def muon(
 
 
 OPTIMIZERS = {"adamw": adamw, "muon": muon}
-"""Optimizers, by their names in run files."""
+"""Function that builds each optimizer, by its name in run files."""
 
 
 class _Groups:
-    """Parameter groups and the state of each weight.
+    """Base class of optimizers, with parameter groups and the state of each weight.
 
-    This is not a torch.optim.Optimizer, whose constructor imports torch's compiler, which takes a
-    second per process (notes/2026-11.md).
+    It does not inherit from torch.optim.Optimizer, because the constructor of that class imports
+    the compiler of torch, which takes a second in each process (notes/2026-11.md).
     """
 
     def __init__(self, groups: Iterable[dict[str, Any]]) -> None:
@@ -192,7 +194,7 @@ class _Groups:
 
 
 class _AdamW(_Groups):
-    """AdamW, as in torch.optim, with one fused kernel for all weights of a group.
+    """AdamW, as in torch.optim. One fused kernel updates all weights of a group.
 
     Source: Loshchilov & Hutter 2019, algorithm 2.
     """
@@ -229,10 +231,10 @@ class _AdamW(_Groups):
 
 
 class _Muon(_Groups):
-    """Muon, as in torch.optim with `match_rms_adamw`, which splits stacked matrices.
+    """Muon, as in torch.optim with `match_rms_adamw`, except that stacked matrices are split.
 
-    It computes in bf16 only if that is faster than fp32. torch.optim.Muon always uses bf16, which
-    takes 4.6 times as long as fp32 on a processor that emulates bf16 (notes/2026-11.md).
+    It computes in bf16 only if bf16 is faster than fp32. torch.optim.Muon always computes in bf16,
+    which takes 4.6 times as long as fp32 on a processor that emulates bf16 (notes/2026-11.md).
     """
 
     def __init__(
@@ -243,7 +245,8 @@ class _Muon(_Groups):
         device = str(next(iter(matrices.values())).device)
         self.dtype = torch.bfloat16 if bf16_is_faster(device) else torch.float32
         self.stacked: dict[int, list[int]] = {}
-        """Numbers of rows of the stacked query (if any), key and value matrices, by weight id."""
+        """For the id of a stacked matrix, the number of rows of each matrix that it contains: query
+        (if any), key and value."""
         for name, w in matrices.items():
             if name.endswith(STACKED_SUFFIX):
                 queries = matrices[name.removesuffix(STACKED_SUFFIX) + "out.weight"].shape[1]
@@ -272,9 +275,10 @@ class _Muon(_Groups):
 
 
 def orthogonalize(matrix: Tensor) -> Tensor:
-    """Approximate the nearest semi-orthogonal matrix, whose singular values are close to 1.
+    """Approximate the semi-orthogonal matrix that is nearest to a matrix.
 
-    This runs five steps of a quintic Newton-Schulz iteration.
+    The singular values of the result are close to 1. They are computed with five steps of a quintic
+    Newton-Schulz iteration.
 
     Source: Jordan et al. 2024.
     """
@@ -289,7 +293,7 @@ def orthogonalize(matrix: Tensor) -> Tensor:
 
 
 class _Combined(_Groups):
-    """Combination of optimizers of different weights, with shared groups and state."""
+    """Combination of optimizers, each for different weights, that share groups and state."""
 
     def __init__(self, *parts: Optimizer) -> None:
         super().__init__(group for part in parts for group in part.param_groups)
@@ -305,9 +309,9 @@ class _Combined(_Groups):
 class Sharded(_Groups):
     """Optimizer whose state is sharded over the processes of a run (ZeRO-1).
 
-    Each process updates the weights that it owns, then receives the other weights from their
-    owners. The result is bit-identical to an optimizer that is not sharded. Weights are not split,
-    because Muon needs complete matrices.
+    Each process updates the weights that it owns, and then receives the other weights from their
+    owners. The result is bit-identical to the result of an optimizer that is not sharded. A weight
+    is never divided between processes, because Muon needs complete matrices.
 
     Args:
         optimizer: Optimizer of all weights.

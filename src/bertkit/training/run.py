@@ -1,4 +1,4 @@
-"""Run directory: settings record, journal and checkpoints of a training run.
+"""Run directory of a training run: the record of its settings, its journal and checkpoints.
 
     run = Run(out, resume=resume)      # rejects a directory that is in use
     run.check(record, ...)             # rejects changed settings when resuming
@@ -8,9 +8,9 @@
             run.show(step.number, note)
             run.save(step.number, keep=2)
 
-A checkpoint is a directory `checkpoints/step-00000200`. It is written under a temporary name,
-synced and renamed, so that a killed process never leaves an incomplete checkpoint. A thread writes
-it from a copy of the state while training continues. Writing and hashing release the GIL.
+A checkpoint is a directory such as `checkpoints/step-00000200`. It is written under a temporary
+name, synced and renamed, so that a killed process never leaves an incomplete checkpoint. A thread
+writes it from a copy of the state while training continues. Writing and hashing release the GIL.
 """
 
 from __future__ import annotations
@@ -56,20 +56,21 @@ from bertkit.training.interrupt import Interrupt
 from bertkit.training.journal import Journal, skipped_lines
 
 Resume = bool | Literal["auto"]
-"""Whether to resume a run; "auto" resumes an existing run, else starts a new one."""
+"""Whether to resume a run. "auto" resumes the run if it exists, and otherwise starts it."""
 
 Show = Callable[[Path, Mapping[str, Tensor]], None]
-"""Function that copies a checkpoint's weights to the model; its arguments are the checkpoint
-directory and the weights by name."""
+"""Function that copies the weights of a checkpoint to the model in the run directory. Its arguments
+are the checkpoint directory and the weights by name."""
 
 SETTINGS = (".json", ".txt")
-"""Suffixes of a model's files, except weights."""
+"""Suffixes of the files of a model that do not contain weights."""
 
 
 class Run:
-    """Run directory of a model in training: its record, journal and checkpoints.
+    """Run directory of a training run: its record, journal and checkpoints.
 
-    In a distributed run, only the first process writes to it, except sharded optimizer states.
+    In a distributed run, only the first process writes to the directory. If the optimizer state is
+    sharded, the other processes write their shards to checkpoints.
 
     Args:
         out: Run directory.
@@ -115,16 +116,16 @@ class Run:
         free: Collection[str] = (),
         errors: Mapping[str, BertkitError] | None = None,
     ) -> None:
-        """Set the content of `run.json`, and compare it with the file when resuming.
+        """Set the content of `run.json`. If the run is resumed, compare it with the existing file.
 
         Args:
             record: Settings and fingerprints of the run.
             free: Dotted paths of the values that may change.
-            errors: Errors to raise for some of the values that must not change, by dotted path.
+            errors: Errors to raise if certain values have changed, by the dotted path of the value.
 
         Raises:
-            ConfigError: If `run.json` is damaged or settings changed.
-            BertkitError: The error in `errors` of a changed value.
+            ConfigError: If `run.json` is damaged, or other values have changed.
+            BertkitError: The error in `errors`, if its value has changed.
         """
         self.record = record
         self.ranks.check_same(
@@ -158,9 +159,10 @@ class Run:
     # ---- Start
 
     def begin(self, state: State, total: int) -> int:
-        """Lock the directory, write the record, and restore the newest checkpoint when resuming.
+        """Lock the directory and write the record. If the run is resumed, restore its state.
 
-        The lock is released at the end of `learning`.
+        The state is restored from the newest complete checkpoint. The lock is released at the end
+        of `learning`.
 
         Args:
             state: Weights and optimizer state of the run.
@@ -187,7 +189,7 @@ class Run:
         return start
 
     def _restore(self) -> int:
-        """Restore the newest complete checkpoint in all processes; return its step."""
+        """Restore the newest complete checkpoint in all processes, and return its step."""
         step = 0
         if self.ranks.first:
             self.checkpoint, messages = recover(self.out)
@@ -203,14 +205,14 @@ class Run:
 
     @contextmanager
     def learning(self, name: str, *, start: int, discard: bool = False) -> Iterator[None]:
-        """Show a progress bar, handle signals, and release the lock of the directory at the end.
+        """Show a progress bar and handle signals in a context, and release the lock at its end.
 
-        The message of an error also reports which checkpoint can be used.
+        If an error occurs, its message is extended by the checkpoint or model that can be used.
 
         Args:
             name: Name of the progress bar.
             start: Number of finished steps.
-            discard: Whether to delete the directory after an error if no model was saved.
+            discard: Whether to delete the directory after an error if no model has been saved.
         """
         with progress() as self._bar, self.interrupt:
             self._task = self._bar.add_task(name, total=self.total, completed=start, note="")
@@ -220,7 +222,7 @@ class Run:
             except BaseException as error:
                 try:
                     self.wait_for_save()
-                except BertkitError as failed:  # The newest checkpoint is older than expected.
+                except BertkitError as failed:  # The last checkpoint was not saved.
                     if isinstance(error, BertkitError) and error is not failed:
                         error = type(error)(f"{failed}; {error}")
                 saved = self.best
@@ -235,8 +237,8 @@ class Run:
                     raise type(error)(f"{error}; {saved}") from None
                 if _out_of_memory(error):
                     raise TrainingError(
-                        "out of memory: lower max_batch_tokens, which can change when a run is "
-                        f"resumed; {saved}"
+                        "out of memory: lower max_batch_tokens, which may be changed when the run "
+                        f"is resumed; {saved}"
                     ) from None
                 raise
             finally:
@@ -249,7 +251,8 @@ class Run:
         Args:
             step: Number of finished steps.
             note: Text next to the bar, such as the loss.
-            line: Whether to print a line if the bar is disabled (output is not a terminal).
+            line: Whether to print a line if the bar is disabled, because the output is not a
+                terminal.
 
         Raises:
             StorageError: If the last checkpoint could not be saved.
@@ -261,19 +264,19 @@ class Run:
         self._bar.update(self._task, completed=step, note=note)
 
     def due(self, minutes: float) -> bool:
-        """Return whether the last checkpoint (or the start) is at least `minutes` ago."""
+        """Return whether `minutes` have passed since the last checkpoint, or since the start."""
         return time.monotonic() - self._saved >= 60 * minutes
 
     @property
     def stopping(self) -> bool:
-        """Whether to stop at the end of the step, because the process received a signal."""
+        """Whether the run must stop at the end of the step, because this process got a signal."""
         return self.interrupt.requested
 
     def stop(self, step: int) -> None:
         """Wait until the checkpoint is saved, then stop the run.
 
         Raises:
-            KeyboardInterrupt: Always; its message explains how to resume.
+            KeyboardInterrupt: Always. Its message explains how to resume the run.
         """
         self.wait_for_save()
         raise KeyboardInterrupt(
@@ -283,18 +286,19 @@ class Run:
     # ---- Checkpoints
 
     def save(self, step: int, *, keep: int, show: Show | None = None) -> None:
-        """Copy the state after `step`, and write it in a thread while training continues.
+        """Copy the state after `step`, and write it as a checkpoint while training continues.
 
-        The first process writes it. If the optimizer is sharded, each process writes its shard to
-        the same directory. The method waits for the previous save first.
+        A thread writes the checkpoint in the first process. If the optimizer is sharded, each
+        process writes its shard to the same directory. First, the method waits until the previous
+        checkpoint is saved.
 
         Args:
             step: Number of finished steps.
-            keep: Number of newest checkpoints to keep.
+            keep: Number of checkpoints to keep, the newest ones.
             show: Function that is called with the complete checkpoint and its weights.
 
         Raises:
-            StorageError: If the previous save failed. Older checkpoints remain.
+            StorageError: If the previous checkpoint could not be saved. Older checkpoints remain.
         """
         if not (self.ranks.first or self.state.ranks.world > 1):
             return
@@ -333,19 +337,20 @@ class Run:
             saving.result()
 
     def publish(self, checkpoint: Path) -> None:
-        """Copy (or link) the weights of a checkpoint to the model in the run directory."""
+        """Copy or link the weights of a checkpoint to the model in the run directory."""
         with writing(self.out / FILE) as partial:
             link_or_copy(checkpoint / FILE, partial)
 
     def drop_checkpoints(self) -> None:
-        """Delete all checkpoints of a finished run, which cannot be resumed afterwards."""
+        """Delete all checkpoints of a finished run. The run cannot be resumed afterwards."""
         shutil.rmtree(self.out / CHECKPOINTS, ignore_errors=True)
 
     @contextmanager
     def repairing(self) -> Iterator[None]:
-        """Log which settings files the block changes, because they were damaged.
+        """Within a context, log which files of the model are changed, because they were damaged.
 
-        Weights are not compared: they can be older than the checkpoint without being damaged.
+        Weight files are not compared: a file that is older than the checkpoint is changed although
+        it is not damaged.
         """
 
         def hashes() -> dict[Path, str]:
@@ -361,16 +366,17 @@ class Run:
 
 
 def recover(out: Path) -> tuple[Path | None, list[str]]:
-    """Find the newest complete checkpoint.
+    """Find the newest complete checkpoint, and put damaged checkpoints aside.
 
     Damaged checkpoints are renamed to `damaged-step-...`, so that they do not count as checkpoints
-    to keep. Incomplete files of killed processes are removed.
+    to keep. Incomplete files of killed processes are deleted.
 
     Args:
         out: Run directory.
 
     Returns:
-        The checkpoint, or None if there are no checkpoints, and a message per damaged checkpoint.
+        The checkpoint, or None if there are no checkpoints, and a message for each damaged
+        checkpoint.
 
     Raises:
         CheckpointError: If checkpoints exist, but none is complete.
@@ -396,7 +402,7 @@ def recover(out: Path) -> tuple[Path | None, list[str]]:
 
 
 def _lower_priority() -> None:
-    """Lower the priority of this thread below the training threads."""
+    """Give this thread a lower priority than the training threads."""
     if sys.platform == "linux":  # Other systems have no priority per thread.
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
 
@@ -409,8 +415,8 @@ def _lock(folder: Path) -> int:
     except BlockingIOError:
         os.close(handle)
         raise ConfigError(
-            f"{folder}: another process trains there; wait until it finishes, or choose another "
-            "--out"
+            f"{folder}: another process is training in this directory; wait until it finishes, or "
+            "choose another --out"
         ) from None
     except OSError:  # The file system does not support locks.
         pass
@@ -419,21 +425,22 @@ def _lock(folder: Path) -> int:
 
 
 def _release(handle: int) -> None:
-    # In a forked process, the file descriptor is closed already.
+    # In a forked process, the file descriptor is already closed.
     if handle in _LOCKED:
         _LOCKED.remove(handle)
         with suppress(OSError):  # The file system does not support locks.
-            # Closing is not enough while a forked process has not closed its copy yet.
+            # Closing the directory does not release the lock if a forked process has not closed its
+            # copy yet.
             fcntl.flock(handle, fcntl.LOCK_UN)
         os.close(handle)
 
 
 _LOCKED: set[int] = set()
-"""File descriptors of locked directories. Forked processes close them at once."""
+"""File descriptors of locked directories. A forked process closes them immediately."""
 
 
 def _close_all() -> None:
-    """Close the directories in a forked process. The parent keeps its locks."""
+    """Close the locked directories in a forked process. The parent process keeps its locks."""
     while _LOCKED:
         os.close(_LOCKED.pop())
 

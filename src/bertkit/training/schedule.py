@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Literal
 
 Schedule = Callable[[int], float]
-"""Function that returns the factor of the peak learning rate for a step, counted from 1."""
+"""Function that returns the learning rate for a step (from 1), as a fraction of the peak rate."""
 
 
 def schedule(
@@ -16,12 +16,13 @@ def schedule(
     """Build a learning rate schedule that begins with a linear warmup.
 
     Args:
-        kind: "linear" decays to 0, which it would reach one step after the last (BERT). "constant"
-            keeps the peak rate. "wsd" (warmup-stable-decay) keeps the peak rate, then decays as
-            1 - sqrt(x) over the last `decay_steps` steps (Hägele et al. 2024).
+        kind: Course of the rate after warmup. "linear" decays the rate to 0, which it would reach
+            one step after the last step (BERT). "constant" keeps the peak rate. "wsd"
+            (warmup-stable-decay) keeps the peak rate, and then decays it as 1 - sqrt(x) over the
+            last `decay_steps` steps (Hägele et al. 2024).
         steps: Total number of steps.
         warmup_steps: Number of warmup steps.
-        decay_steps: Number of decay steps of "wsd".
+        decay_steps: Number of steps over which "wsd" decays the rate.
 
     Returns:
         The schedule.

@@ -1,4 +1,4 @@
-"""Loading of models for fine-tuning, with the task's head and special tokens."""
+"""Loading of models for fine-tuning, with the head and the special tokens that a task needs."""
 
 from __future__ import annotations
 
@@ -35,15 +35,16 @@ def load_for_finetuning(
 ) -> tuple[Loaded, float]:
     """Load a model with the head of a task.
 
-    A loaded model is copied. For classification and multiple choice with a causal model, texts have
-    the format of `text.causal_format`; missing special tokens are added to the vocabulary.
+    If `model` is already loaded, it is copied. A causal model for classification or multiple choice
+    reads texts in the format of `text.causal_format`. Special tokens of this format that the
+    vocabulary lacks are added to it.
 
     Args:
         model: Model directory, hub id, or loaded model.
         task: The task.
         lm_weight: Weight of the auxiliary causal LM loss. Default: `LM_WEIGHT` if the model is
             causal and has an LM head.
-        features: Frozen hidden states of the model that are the input of a new BiLSTM; see
+        features: Hidden states of the frozen model that are the input of a new BiLSTM; see
             `Finetune`.
         random_weights: Whether to initialize the weights of the model randomly.
 
@@ -65,12 +66,12 @@ def load_for_finetuning(
         loaded = load(model, heads=makers, labels=task.labels, features=features)
     network = loaded.model
     if isinstance(network.encoder, FeatureEncoder) and task.head not in loaded.family.heads:
-        raise ConfigError(f"{task.name} is not supported by frozen features; use classify or tag")
+        raise ConfigError(f"{task.name} is not supported with frozen features; use classify or tag")
     if not (network.causal and task.head in SEQUENCE_HEADS):
         if lm_weight:
             raise ConfigError(
-                f"lm_weight requires a causal model such as GPT-2, and labels or choices, got "
-                f"{loaded.folder} ({loaded.family.name}) and the task {task.name}; remove "
+                f"lm_weight requires a causal model such as GPT-2, and a task with labels or "
+                f"choices, got {loaded.folder} ({loaded.family.name}) and {task.name}; remove "
                 "lm_weight"
             )
         heads = {n: head for n, head in network.heads.items() if n != "lm" or not use_lm}
@@ -92,13 +93,14 @@ def load_for_finetuning(
 def _randomized(loaded: Loaded) -> Loaded:
     """Return a model of the same shape with random weights.
 
-    Heads get the same random weights as heads of the pretrained model.
+    The state of the random generator is restored, so that new heads are initialized as with the
+    pretrained model.
 
     Raises:
-        ConfigError: If the model has frozen features.
+        ConfigError: If a BiLSTM is trained on features of the frozen model.
     """
     if isinstance(loaded.model.encoder, FeatureEncoder):
-        raise ConfigError("random_weights is not supported by frozen features")
+        raise ConfigError("random_weights is not supported with frozen features")
     config, decoder = loaded.model.config, loaded.model.decoder
     with torch.random.fork_rng(devices=[]):
         model = models.build(config, decoder=None if decoder is None else decoder.config)
@@ -106,10 +108,10 @@ def _randomized(loaded: Loaded) -> Loaded:
 
 
 def _with_heads(loaded: Loaded, makers: Mapping[str, HeadMaker], task: Task[Any, Any]) -> Loaded:
-    """Return a copy of a loaded model with the task's head.
+    """Return a copy of a loaded model with the head of the task.
 
-    The head is newly initialized if the model does not have one for the same labels, as if the
-    model were loaded from its directory.
+    If the model does not have this head, or has it for other labels, a new head is initialized, as
+    if the model were loaded from its directory.
     """
     labels = tuple(task.labels)
     if task.head in loaded.model.heads and (not labels or labels == tuple(loaded.labels)):
@@ -118,7 +120,7 @@ def _with_heads(loaded: Loaded, makers: Mapping[str, HeadMaker], task: Task[Any,
         resave(loaded, loaded.model, Path(folder))
         again = load(folder, heads=makers, labels=labels)
     if isinstance(encoder := again.model.encoder, FeatureEncoder):
-        # The features refer to their files, and the new ones to the temporary directory.
+        # The features refer to files, which for the new model are in the temporary directory.
         encoder.features = loaded.model.encoder.features
     return replace(
         again,

@@ -1,4 +1,7 @@
-"""Teacher models of knowledge distillation: initial weights, and outputs on a task."""
+"""Teacher models for knowledge distillation.
+
+A student can start from the weights of the teacher, and learn from the outputs of the teacher.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +21,14 @@ from bertkit.tasks.task import Feature, Task, run_head
 
 
 def copy_layers(student: Model, teacher: Model) -> None:
-    """Copy the teacher's embedding, heads and evenly spaced layers to a student.
+    """Copy the embedding, the heads and evenly spaced layers of a teacher to a student.
 
     Args:
         student: Model whose weights are replaced.
-        teacher: Model with at least the student's number of layers.
+        teacher: Model with at least as many layers as the student.
 
     Raises:
-        ConfigError: If the shapes of weights differ.
+        ConfigError: If weights of the student and the teacher have different shapes.
     """
     layers = default_layers(student.config.layers, teacher.config.layers)
     weights = keep_layers(teacher, layers).state_dict()
@@ -39,7 +42,7 @@ def copy_layers(student: Model, teacher: Model) -> None:
 
 
 def check_length(teacher: Model, length: int, name: str) -> None:
-    """Check that the teacher accepts texts of this length.
+    """Check that a teacher can process texts of this length.
 
     Args:
         teacher: The teacher.
@@ -47,19 +50,19 @@ def check_length(teacher: Model, length: int, name: str) -> None:
         name: Name of the setting that contains the length, for the message.
 
     Raises:
-        ConfigError: If the teacher has fewer learned position embeddings.
+        ConfigError: If the teacher has learned position embeddings for fewer tokens.
     """
     longest = teacher.config.learned_positions
     if longest and length > longest:
         raise ConfigError(
             f"{name} must be at most the teacher's maximum length of {longest} tokens, got "
-            f"{length}; reduce it, or use another teacher"
+            f"{length}; reduce {name}, or use another teacher"
         )
 
 
 @dataclass(frozen=True)
 class TaskTeacher:
-    """Fine-tuned model from which a student of the same task is trained."""
+    """Fine-tuned model from which a student learns the same task."""
 
     task: Task[Any, Any]
     model: Model
@@ -67,20 +70,21 @@ class TaskTeacher:
     terms: Terms
     """Weights of the loss terms."""
     layers: Sequence[int]
-    """Number of the teacher's layer, from 1, for each of the student's layers. If empty, the
-    layers are evenly spaced."""
+    """For each layer of the student, the number (from 1) of the teacher layer that it is compared
+    with. If empty, the teacher layers are evenly spaced."""
     record: Mapping[str, Any]
     """Description of the teacher in `run.json`."""
 
     def check(self, task: Task[Any, Any], student: Model) -> None:
-        """Check that the student's outputs can be compared with the teacher's.
+        """Check that the outputs of the student and the teacher can be compared.
 
         Args:
             task: Task of the student.
-            student: The student, with the task's head.
+            student: The student, with the head of the task.
 
         Raises:
-            ConfigError: If the task, its labels, or the output size do not match the teacher.
+            ConfigError: If the task cannot be distilled, or its labels or the embedding size do not
+                match the teacher.
         """
         if isinstance(task, NeedsReference):
             raise ConfigError(
@@ -107,10 +111,11 @@ class TaskTeacher:
     def annotate(
         self, task: Task[Any, Any], features: list[Feature], max_batch_tokens: int
     ) -> list[Feature]:
-        """Add the teacher's outputs to the features, if no other loss term needs the teacher.
+        """Add the outputs of the teacher to the features, if the loss needs only these outputs.
 
-        The outputs are the same in every epoch, so they are computed once. Hidden states would need
-        too much memory.
+        The outputs are the same in every epoch, so they are computed only once. If the loss also
+        needs hidden states or attention, which would take too much memory, the teacher runs in
+        every epoch instead.
 
         Args:
             task: Task of the student.
@@ -118,7 +123,7 @@ class TaskTeacher:
             max_batch_tokens: Maximum number of tokens per batch.
 
         Returns:
-            Features with `teacher_outputs`, or the same features.
+            The features with `teacher_outputs`, or the unchanged features.
         """
         terms = self.terms
         if not terms.outputs or terms.states or terms.attention or terms.relations:
@@ -128,14 +133,14 @@ class TaskTeacher:
         return [replace(f, teacher_outputs=rows) for f, rows in zip(features, outputs, strict=True)]
 
     def objective(self, task: Task[Any, Any], student: Model) -> Distillation:
-        """Return the distillation loss of a student.
+        """Return the distillation loss for a student.
 
         Args:
             task: Task of the student.
-            student: The student, with the task's head.
+            student: The student, with the head of the task.
 
         Raises:
-            ConfigError: If the student's layers cannot be compared with the teacher's.
+            ConfigError: If the layers of the student and the teacher cannot be compared.
         """
         return Distillation(
             task.loss_of,

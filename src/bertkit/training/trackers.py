@@ -1,8 +1,8 @@
-"""Experiment trackers, which receive the records of a run's journal.
+"""Experiment trackers, to which the journal records of a run are forwarded.
 
-Each tracker has a small class that creates a run from its name and settings (or resumes it by its
-id), logs metrics by step, and closes the run. The trackers' own environment variables configure
-where they store the metrics.
+For each tracker, a small class creates a run from a name and settings, or resumes a run by its id.
+It then logs the metrics of each step, and closes the run. The environment variables of a tracker
+configure where it stores the metrics.
 """
 
 from __future__ import annotations
@@ -29,21 +29,22 @@ from bertkit.training.journal import is_plottable
 from bertkit.training.run import Run
 
 Track = Literal["none", "tensorboard", "trackio", "wandb", "mlflow"]
-"""Name of a tracker; "none" disables tracking."""
+"""Name of a tracker, or "none" to disable tracking."""
 
 DEFAULT_PROJECT = "bertkit"
-"""Name of the tracker project, unless an environment variable specifies another name."""
+"""Name of the project in the tracker, unless an environment variable specifies another name."""
 
 TIMEOUT_SECONDS = 25.0
-"""Maximum time to wait for the tracker at the end of a run; torchrun kills processes after 30 s."""
+"""Maximum time to wait for a tracker at the end of a run. It is shorter than the 30 seconds after
+which torchrun kills processes."""
 
 SECRET = re.compile(r"(?<=//)[^/@\s]+(?=@)|(?<=token=)[^&\s]+")
-"""Pattern of credentials in a URL."""
+"""Matches credentials in a URL."""
 
 
 @dataclass(frozen=True)
 class Begin:
-    """Data of a run that a tracker needs to create or resume its own run."""
+    """Data about a run with which a tracker creates or resumes its own run."""
 
     run: Run
     start: int
@@ -61,7 +62,7 @@ class Begin:
 
 
 class Tracker(Protocol):
-    """Interface of a tracker's run."""
+    """Interface of a run in a tracker."""
 
     id: str
     """Id with which the run can be resumed."""
@@ -74,7 +75,10 @@ class Tracker(Protocol):
 
 
 class TensorBoard:
-    """TensorBoard events in the run directory. Resuming drops events after the last checkpoint."""
+    """TensorBoard events in the run directory.
+
+    If a run is resumed, the events after its last checkpoint are dropped.
+    """
 
     def __init__(self, begin: Begin) -> None:
         from torch.utils.tensorboard import SummaryWriter
@@ -97,7 +101,7 @@ class TensorBoard:
 
 
 class Trackio:
-    """Trackio run, in a local store unless TRACKIO_SPACE_ID is set. Its id is its name."""
+    """Trackio run, which is stored locally unless TRACKIO_SPACE_ID is set. Its id is its name."""
 
     def __init__(self, begin: Begin) -> None:
         import trackio
@@ -120,9 +124,10 @@ class Trackio:
 
 
 class WandB:
-    """Weights & Biases run, uploaded unless WANDB_MODE is "offline", without output and code.
+    """Weights & Biases run, which is uploaded unless WANDB_MODE is "offline".
 
-    W&B ignores steps that a resumed run repeats; they have the same metrics.
+    The console output and the code are not uploaded. If a resumed run repeats steps, W&B ignores
+    them. This does no harm, because they have the same metrics.
     """
 
     def __init__(self, begin: Begin) -> None:
@@ -146,7 +151,7 @@ class WandB:
 
 
 class MLflow:
-    """MLflow run at MLFLOW_TRACKING_URI, which is a server or a local store."""
+    """MLflow run at MLFLOW_TRACKING_URI, the address of a server or a local store."""
 
     def __init__(self, begin: Begin) -> None:
         from mlflow.entities import Metric, Param
@@ -162,7 +167,7 @@ class MLflow:
         parent = experiment.experiment_id if experiment else self.client.create_experiment(name)
         self.id = self.client.create_run(parent, run_name=begin.name).info.run_id
         rows = [Param(path, value[:500]) for path, value in _rows(begin.settings).items()]
-        # MLflow accepts up to 100 parameters per call, of up to 500 characters.
+        # MLflow accepts up to 100 parameters per call, with up to 500 characters each.
         for first in range(0, len(rows), 100):
             self.client.log_batch(self.id, params=rows[first : first + 100])
 
@@ -181,7 +186,7 @@ TRACKERS: Mapping[str, type[Tracker]] = {
     "wandb": WandB,
     "mlflow": MLflow,
 }
-"""Trackers, by the names of their packages."""
+"""Class of each tracker, by the name of the tracker's package."""
 
 
 def check_tracker(track: Track, setting: str) -> None:
@@ -189,7 +194,7 @@ def check_tracker(track: Track, setting: str) -> None:
 
     Args:
         track: The tracker.
-        setting: Name of the setting that contains it, for the message.
+        setting: Name of the setting that contains the tracker, for the message.
 
     Raises:
         ConfigError: If the tracker is not installed.
@@ -200,10 +205,11 @@ def check_tracker(track: Track, setting: str) -> None:
 
 @contextmanager
 def tracked(track: Track, run: Run, *, start: int) -> Iterator[None]:
-    """Forward all journal records to an experiment tracker. A resumed run keeps its tracker run id.
+    """Within a context, forward all journal records to an experiment tracker.
 
-    Only the first process logs, in a separate thread, so that no step waits for the tracker. If the
-    tracker fails during training, a warning is printed and logging to it stops.
+    A resumed run continues the same run in the tracker. Only the first process forwards records. It
+    uses a separate thread, so that no step waits for the tracker. If the tracker fails during
+    training, a warning is printed and no more records are forwarded.
 
     Args:
         track: The tracker.
@@ -224,7 +230,7 @@ def tracked(track: Track, run: Run, *, start: int) -> Iterator[None]:
             tracker = thread.tracker.result()
     except Exception as error:
         raise ConfigError(
-            f'track = "{track}": initialization failed ({_summary(error)}); fix it, or set "none"'
+            f'track = "{track}": cannot start ({_summary(error)}); fix the error, or set "none"'
         ) from None
     if begin.id is None:  # The tracker does not have the earlier records yet.
         for record in run.journal.records():
@@ -241,7 +247,7 @@ def tracked(track: Track, run: Run, *, start: int) -> Iterator[None]:
 
 
 class _Thread:
-    """Thread that initializes a tracker and logs to it, until the run's end or the first error."""
+    """Thread that initializes a tracker and logs to it until the run ends or an error occurs."""
 
     def __init__(self, track: Track, begin: Begin) -> None:
         self.track, self.tracker = track, Future[Tracker]()
@@ -277,7 +283,7 @@ JOURNAL = "all metrics are in journal.jsonl"
 
 
 def metrics_of(record: Mapping[str, Any]) -> dict[str, float]:
-    """Return the metrics of a journal record, as group/name if the record has groups."""
+    """Return the metrics of a journal record. The name of a metric in a group is group/name."""
     return {
         name.replace(".", "/"): float(value)
         for name, value in flat(record).items()
@@ -294,6 +300,6 @@ def _rows(settings: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _summary(error: Exception) -> str:
-    """Return the first line of an error, without credentials in URLs."""
+    """Return the first line of an error message, without credentials in URLs."""
     line = next(iter(str(error).splitlines()), "")
     return SECRET.sub("…", f"{type(error).__name__}: {line}"[:300])

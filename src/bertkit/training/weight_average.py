@@ -21,11 +21,11 @@ class TailAverage:
     def __init__(self, weights: Mapping[str, Tensor], *, after: int) -> None:
         self.weights, self.after = weights, after
         self.means: dict[str, Tensor] = {}
-        """Averages in fp32, by the name of the weight; empty before the first averaged step."""
+        """Average of each weight in fp32, by name. It is empty before the first averaged step."""
 
     @torch.no_grad()
     def add(self, step: int) -> None:
-        """Add the current weights to the average, if `step` (from 1) is averaged."""
+        """Add the weights after `step` (from 1) to the average, if this step is averaged."""
         count = step - self.after
         if count == 1:
             self.means = {name: w.detach().float().clone() for name, w in self.weights.items()}

@@ -1,1 +1,1 @@
-"""HTML pages, charts, and the data of the model inspector."""
+"""HTML pages and charts, and the data that the model inspector shows."""

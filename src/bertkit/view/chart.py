@@ -1,6 +1,6 @@
-"""Charts as SVG, with paths and text only.
+"""Charts as SVG, which consist only of paths and text.
 
-The content security policy of a page does not allow inline styles.
+Styles are set by CSS classes, because the content security policy of a page forbids inline styles.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ STYLE = Path(__file__).parent / "pages" / "chart.css"
 
 WIDTH, HEIGHT = 480, 300
 LEFT, BOTTOM, TOP, RIGHT = 56, 40, 26, 32
-"""Margins for axes in pixels. All sizes are in pixels."""
+"""Margins of a chart, in which the axes are drawn. All sizes in this module are in pixels."""
 
 LETTER_WIDTH = 6.7
 """Mean width of a letter."""
@@ -29,10 +29,10 @@ CELL_SIZE = 24
 """Width and height of a cell of a heat map."""
 
 COLORS, DASHES = 6, 3
-"""Number of colors (classes c0, c1, ...) and of dash styles (classes d1, d2) of lines."""
+"""Number of line colors (CSS classes c0, c1, ...) and of line styles (solid, d1, and d2)."""
 
 CELLS, LEVELS = 128, 8
-"""Number of cells of a strip, and of shades of each color."""
+"""Number of cells in a strip, and number of shades of each color."""
 
 Point = tuple[float, float]
 
@@ -42,7 +42,7 @@ def share_bar(share: float, kind: str = "") -> Markup:
 
     Args:
         share: The number.
-        kind: CSS class.
+        kind: CSS class of the bar.
     """
     width = 128
     full = round(width * min(1.0, max(0.0, share)), 1)
@@ -59,7 +59,7 @@ def strip(values: Sequence[float], reach: float) -> Markup:
 
     Args:
         values: The vector.
-        reach: Absolute value of the darkest color.
+        reach: Absolute value that has the darkest color.
     """
     lines: dict[tuple[str, int], str] = {}
     for number, value in enumerate(values[:CELLS]):
@@ -83,17 +83,17 @@ def curves(
     size: tuple[int, int] = (WIDTH, HEIGHT),
     legend: bool = True,
 ) -> Markup:
-    """Draw lines over a common x-axis.
+    """Draw several lines over a common x-axis.
 
-    A line with one point is visible only if it is dotted. Lines that are not visible keep their
-    color, so that charts of the same lines have the same colors.
+    A line with only one point is visible only if it is dotted. Lines that are not visible also have
+    a color, so that charts of the same lines have the same colors.
 
     Args:
-        lines: Points of each line, by name.
+        lines: Points of each line, by the name of the line.
         x: Title of the x-axis.
         y: Title of the y-axis.
-        dotted: Names of the lines with a dot at each point.
-        size: Width and height.
+        dotted: Names of the lines that have a dot at each point.
+        size: Width and height of the chart.
         legend: Whether to draw the names of the lines.
     """
     visible = {n: points for n, points in lines.items() if len(points) > (0 if n in dotted else 1)}
@@ -123,7 +123,7 @@ def curves(
 
 
 def line_style(number: int) -> str:
-    """Return the CSS classes of a line: a color, and dashes when all colors are used."""
+    """Return the CSS classes of a line: a color, and a dash style when all colors are used."""
     dashes = number // COLORS % DASHES
     return f"c{number % COLORS}" + (f" d{dashes}" if dashes else "")
 
@@ -132,7 +132,7 @@ def line_key(number: int, name: str) -> Markup:
     """Draw a sample of a line, followed by its name.
 
     Args:
-        number: Index of the line.
+        number: Index of the line in its chart.
         name: Name of the line.
     """
     return Markup('<svg class="key" width="22" height="10" aria-hidden="true">{}</svg>{}').format(
@@ -141,7 +141,7 @@ def line_key(number: int, name: str) -> Markup:
 
 
 def _position_legend(names: Iterable[str], start: float, width: int) -> dict[str, Point]:
-    """Return the positions of the names of lines, in rows that fit into the width."""
+    """Return the position of each name in the legend, which has rows that fit into the width."""
     positions, x, y = {}, start, 10.0
     for name in names:
         needed = 36 + 7 * len(name)
@@ -175,7 +175,7 @@ def scatter(points: Sequence[Point], names: Sequence[str], title: str, size: int
 
 
 class Square(NamedTuple):
-    """Square matrix of cosines, with a name and a second line below it."""
+    """Square matrix of cosines, with a name and a second line of text below the name."""
 
     name: str
     below: str
@@ -183,7 +183,7 @@ class Square(NamedTuple):
 
 
 def squares(panels: Sequence[Square], title: str) -> Markup:
-    """Draw matrices of cosines next to each other, in lines that fit into the width.
+    """Draw matrices of cosines next to each other, in as many rows as the width requires.
 
     Rows and columns are numbered from 1. Cells with higher cosines are darker.
 
@@ -215,10 +215,10 @@ def squares(panels: Sequence[Square], title: str) -> Markup:
 
 
 def score_bars(scores: Mapping[str, Mapping[str, Any]], metric: str) -> Markup:
-    """Draw a bar for each mean of `metrics.spread`, with its standard deviation and seeds.
+    """Draw a bar for each mean score, with its standard deviation and the scores of single seeds.
 
     Args:
-        scores: Results of `metrics.spread`, by name.
+        scores: Results of `metrics.mean_and_sd`, by the name of the bar.
         metric: Name of the score.
     """
     rows = list(scores.values())
@@ -252,12 +252,12 @@ def score_bars(scores: Mapping[str, Mapping[str, Any]], metric: str) -> Markup:
 def heat_map(
     rows: Sequence[str], columns: Sequence[str], cells: Sequence[Sequence[float]], *, x: str, y: str
 ) -> Markup:
-    """Draw a square for each number between 0 and 1; larger numbers are darker.
+    """Draw a square for each number in a table. Larger numbers are darker.
 
     Args:
         rows: Names of the rows.
-        columns: Names of the columns, written upwards.
-        cells: The numbers, by row.
+        columns: Names of the columns, which are written vertically.
+        cells: Numbers between 0 and 1 in each row.
         x: Title of the columns.
         y: Title of the rows.
     """
@@ -283,7 +283,7 @@ def heat_map(
 
 
 def write_svg(path: Path, chart: Markup) -> None:
-    """Write a chart as an SVG file with the colors of the light theme on white.
+    """Write a chart to an SVG file, in the colors of the light theme on a white background.
 
     Args:
         path: The file.
@@ -304,7 +304,7 @@ class _Axis:
 
     def __init__(self, values: Sequence[float], start: float, end: float) -> None:
         low, high = min(values), max(values)
-        # A range that is almost empty would make the scale infinite.
+        # If the values are almost equal, the scale would become infinite.
         if high - low <= 1e-12 * max(1.0, abs(low), abs(high)):
             low, high = low - 0.5, high + 0.5
         self.low, self.start, self.scale = low, start, (end - start) / (high - low)
@@ -352,7 +352,7 @@ def _text(x: float, y: float, text: str, anchor: str = "start", kind: str = "") 
 
 
 def _upright(x: float, y: float, text: str) -> Markup:
-    """Draw text that is rotated to read upwards."""
+    """Draw text that is rotated, so that it reads from bottom to top."""
     return Markup(
         '<text transform="translate({:.1f} {:.1f}) rotate(-90)" dominant-baseline="middle">'
         "{}</text>"

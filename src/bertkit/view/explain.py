@@ -1,6 +1,6 @@
-"""Tokens, attention, predictions, and states of a model on a text, as one document.
+"""Tokens, attention weights, predictions, and hidden states of a model for a text.
 
-Axis letters are as in `batch.py`; T is the number of tokens of the text with special tokens.
+Axis letters are as in `batch.py`. T is the number of tokens of the text, including special tokens.
 """
 
 from __future__ import annotations
@@ -46,29 +46,29 @@ from bertkit.view.page_data import (
 from bertkit.view.token_text import spelled
 
 MAX_TOKENS = 512
-"""Maximum number of tokens of a text, also if the model accepts more.
+"""Maximum number of tokens of a text, even if the model accepts more.
 
-The size of the attention weights is quadratic in the number of tokens.
+The limit exists because the size of attention weights is quadratic in the number of tokens.
 """
 
 MAX_FINE_TOKENS = 128
-"""Maximum number of tokens for weights and cosines in 16 bits; longer texts use 8 bits."""
+"""Maximum number of tokens for which weights and cosines have 16 bits. Longer texts have 8 bits."""
 
 STRIP_VALUES = 64
-"""Number of values of each vector in the page."""
+"""Number of values of each vector that the page contains."""
 
 WALK_STEPS = 9
-"""Maximum number of vectors of the steps of a layer."""
+"""Maximum number of vectors that show the steps of a layer."""
 
 STEPS_BYTES = 8 << 20
-"""Maximum size of the queries, keys, and values of all layers; larger ones are omitted."""
+"""Maximum size of the queries, keys, and values of all layers. If larger, they are omitted."""
 
 MAX_OCCURRENCES = 6
-"""Maximum number of occurrences of a word that are compared."""
+"""Maximum number of occurrences of a word that are compared with each other."""
 
 
 class Explained(Explanation, frozen=True, kw_only=True):
-    """Result of `explain`; a notebook shows its page."""
+    """Result of `explain`. A notebook shows it as an interactive page."""
 
     def __repr__(self) -> str:
         return (
@@ -98,17 +98,18 @@ def explain(
         model: Model directory, hub id, or loaded model.
         text: A text.
         pair: A second text.
-        off: Attention heads that are switched off, as pairs of layer and head.
-        hide: Indices of words, from 0, that are masked together in addition to one by one.
-        long: Whether a text that is too long is an error or is truncated.
-        fill: Pipeline of the model that fills masks. Default: a new one.
+        off: Attention heads to switch off, as pairs of layer and head.
+        hide: Indices (from 0) of words to mask at the same time. The result contains predictions
+            for these words, in addition to the predictions for each word masked alone.
+        long: What to do with a text that is too long: raise an error or truncate it.
+        fill: Fill-mask pipeline of the model. Default: a new pipeline.
 
     Returns:
-        The values, which a notebook displays as an interactive page.
+        The computed values. A notebook displays them as an interactive page.
 
     Raises:
         ConfigError: If a head or a word does not exist, all heads of a layer are switched off, or
-            the model cannot fill the words.
+            words are masked although the model cannot predict masked words.
         DataError: If a text has no words or is too long.
         CheckpointError: If the states are not finite.
     """
@@ -170,27 +171,28 @@ def _states(trace: Trace, loaded: Loaded) -> Tensor:
     states = torch.stack(trace.states).float()
     if not states.isfinite().all():
         raise CheckpointError(
-            f"{loaded.folder}: the states of this text are nan or inf; use a checkpoint with valid "
-            "weights"
+            f"{loaded.folder}: the hidden states of this text are nan or inf; use a checkpoint "
+            "with valid weights"
         )
     return states
 
 
 def _adds_to_scores(encoder: Transformer) -> bool:
-    """Return whether the attention scores have terms other than products of queries and keys."""
+    """Return whether attention scores have other terms than the products of queries and keys."""
     return encoder.relative is not None or encoder.distances is not None
 
 
 def rollout(mean: Tensor) -> Tensor:
-    """Compute the attention rollout: how much each token of the input contributes to each state.
+    """Compute the attention rollout: how much each input token contributes to each hidden state.
 
-    The output of a layer is half attention and half residual connection.
+    The rollout assumes that attention and the residual connection each contribute half of the
+    output of a layer.
 
     Args:
-        mean: Mean attention of the heads of each layer.
+        mean: Attention weights of each layer, averaged over the heads.
 
     Returns:
-        The rollout from each layer to the input; rows sum to 1.
+        The rollout from each layer to the input. Each row sums to 1.
 
     Shapes:
         mean: (layers, T, T); returns (layers, T, T).
@@ -207,7 +209,7 @@ def rollout(mean: Tensor) -> Tensor:
 
 
 def similarity(states: Tensor) -> Tensor:
-    """Compute the cosine of each pair of states of a layer.
+    """Compute the cosine of each pair of hidden states of a layer.
 
     Args:
         states: States of the embeddings and of each layer.
@@ -220,7 +222,11 @@ def similarity(states: Tensor) -> Tensor:
 
 
 def _change(states: Tensor, encoder: Transformer, batch: Batch) -> list[list[float]]:
-    """Return the cosine of each state with the state of an encoder. Shapes: (layers + 1, T)."""
+    """Return the cosine of each state with the state that another encoder computes.
+
+    Shapes:
+        states: (layers + 1, T, D); returns (layers + 1, T).
+    """
     before = Trace(weights=False)
     encoder(batch, before)
     states_before = torch.stack(before.states).float()
@@ -239,7 +245,7 @@ SOURCES: dict[str, Callable[..., Any]] = {
     "states": Transformer.forward,
     "similarity": similarity,
 }
-"""Functions that compute the parts of the page; the page shows their code."""
+"""Functions that compute the parts of the page. The page shows their code."""
 
 
 def read(
@@ -251,7 +257,7 @@ def read(
         loaded: The model.
         text: A text.
         pair: A second text.
-        long: Whether a text that is too long is an error or is truncated.
+        long: What to do with a text that is too long: raise an error or truncate it.
 
     Raises:
         DataError: If a text has no words or is too long.
@@ -277,7 +283,7 @@ def read(
 
 def _shape(loaded: Loaded, model: str | Path | Loaded) -> Shape:
     config = loaded.model.config
-    # A hub id is a better name than its directory in the cache.
+    # A hub id is a better name than the directory of the model in the cache.
     name = str(model)
     if isinstance(model, Loaded) or Path(name).exists():
         name = loaded.folder.resolve().name
@@ -309,8 +315,8 @@ def _tokens(
 ) -> list[Token]:
     owners = {i: index for index, word in enumerate(words) for i in range(word.first, word.end)}
     columns = zip(
-        # The candidates of a mask have the spelling of the vocabulary, so the page needs the same
-        # spelling to find a token among them.
+        # The page looks for a token among the predicted candidates of its mask, so tokens must be
+        # spelled in the same way as the candidates: as in the vocabulary.
         (spelled if causal else Tokenizer.pieces)(tokenizer, encoding.ids),
         encoding.ids.tolist(),
         encoding.types.tolist(),
@@ -326,13 +332,17 @@ def _tokens(
 def _embeddings(embedding: Embedding, batch: Batch) -> Embeddings:
     summed = embedding.added(batch)
     vectors = {**embedding.parts(batch), "sum": summed, "norm": embedding.norm(summed)}
-    # All tokens can share one vector, such as the segment embedding.
+    # A part may have only one vector, which all tokens share, such as the segment embedding.
     parts = _parts({name: rows.expand_as(summed) for name, rows in vectors.items()})
     return Embeddings(summed.shape[-1], parts)
 
 
 def _compress(layers: Tensor, *, low: float = 0.0, power: int = 1) -> list[Array]:
-    """Compress layers (T, T) or (H, T, T); longer texts use fewer bytes per value."""
+    """Compress the layers of a tensor. Long texts use fewer bytes per value.
+
+    Shapes:
+        layers: (layers, T, T) or (layers, H, T, T).
+    """
     kind: Literal["float16", "uint8"] = (
         "float16" if layers.shape[-1] <= MAX_FINE_TOKENS else "uint8"
     )
@@ -341,7 +351,7 @@ def _compress(layers: Tensor, *, low: float = 0.0, power: int = 1) -> list[Array
 
 def _steps(trace: Trace, tokens: int) -> list[Array] | None:
     def expand(x: Tensor, heads: int) -> Tensor:
-        # With grouped-query attention, there are fewer heads of keys and values.
+        # With grouped-query attention, keys and values have fewer heads than queries.
         return x[:tokens].transpose(0, 1).repeat_interleave(heads // x.shape[1], 0)
 
     layers = [
@@ -354,7 +364,7 @@ def _steps(trace: Trace, tokens: int) -> list[Array] | None:
 
 
 def _walk(encoder: Transformer, trace: Trace) -> list[Walk] | None:
-    """Return the steps of each layer; None if they are too large or the model has a convolution."""
+    """Return the steps of each layer, or None if they are too large or there is a convolution."""
     layers, tokens = len(trace.heads), len(trace.states[0])
     values = layers * tokens * (WALK_STEPS * STRIP_VALUES + trace.heads[0][0].numel())
     if 4 * values > STEPS_BYTES or encoder.convolution is not None:
@@ -380,7 +390,7 @@ def _parts(vectors: Mapping[str, Tensor]) -> list[EmbeddingPart]:
 
 
 def _repeats(states: Tensor, words: Sequence[Word]) -> list[Repeat]:
-    """Return the words that occur more than once, long words first."""
+    """Return the words that occur more than once, with their cosines, the longest words first."""
     occurrences: dict[str, list[int]] = {}
     for index, word in enumerate(words):
         if any(map(str.isalnum, word.text)):

@@ -1,4 +1,4 @@
-"""Parts of a page as data: figures, tables, and marked texts. Templates convert them to HTML."""
+"""Parts of a page: figures, tables, and marked texts. Templates convert these objects to HTML."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from bertkit.view.chart import share_bar
 from bertkit.view.token_text import SPACE
 
 WIDE_COLUMNS = 5
-"""Minimum number of columns of a wide table, as in `dom.js`."""
+"""Minimum number of columns of a wide table. `dom.js` uses the same number."""
 
 
 class Share(NamedTuple):
-    """Number between 0 and 1, shown as a bar and in digits; `kind` is a CSS class."""
+    """Number between 0 and 1, which is shown as a bar and in digits. `kind` is a CSS class."""
 
     share: float
     kind: str = ""
@@ -27,7 +27,7 @@ class Share(NamedTuple):
 
 
 class Shade(NamedTuple):
-    """Cosine with a background color; higher cosines are darker."""
+    """Cosine with a background color. Higher cosines are darker."""
 
     cosine: float
 
@@ -44,22 +44,22 @@ class Marked(NamedTuple):
 
 
 Cell = str | float | Share | Shade | Marked
-"""Cell of a table. A Markup, which is a str, is a chart."""
+"""Cell of a table. A Markup (a subclass of str) is a chart."""
 
 
 class Table(NamedTuple):
-    """Table. The first cell of a row is its header; floats have three decimals."""
+    """Table. The first cell of a row is its header. Floats are shown with three decimals."""
 
     caption: str
     """Caption for screen readers."""
     rows: Sequence[Sequence[Cell]]
     names: Sequence[str] = ()
     wraps: bool = False
-    """Whether cells contain texts that need several lines."""
+    """Whether cells contain long texts, which need several lines."""
 
     @property
     def wide(self) -> bool:
-        """Whether small screens show a row as a block of named cells."""
+        """Whether small screens show each row as a block of named cells."""
         return len(self.names) >= WIDE_COLUMNS
 
     def is_number(self, column: int) -> bool:
@@ -73,14 +73,14 @@ class Lines(NamedTuple):
 
 
 class Spans(NamedTuple):
-    """Tokens in the spelling of `view/token_text.py`; numbered spans are colored."""
+    """Tokens, spelled as in `view/token_text.py`. Spans of tokens with a number are colored."""
 
     tokens: Sequence[tuple[str, int | None]]
 
     @property
     def groups(self) -> Iterator[tuple[str, int | None]]:
-        """Texts of consecutive tokens with the same number."""
-        # Without marks of spaces, the tokens are WordPiece.
+        """Text of each group of consecutive tokens that have the same number, and the number."""
+        # If no token contains the symbol of a space, the tokens are WordPiece tokens.
         has_spaces = any(SPACE in token for token, _ in self.tokens)
         for number, group in itertools.groupby(self.tokens, key=lambda token: token[1]):
             tokens = [token for token, _ in group]
@@ -90,7 +90,7 @@ class Spans(NamedTuple):
 
 
 class Beside(NamedTuple):
-    """Parts next to each other; `kind` is a CSS class."""
+    """Parts that are shown next to each other. `kind` is a CSS class."""
 
     kind: str
     parts: Sequence[Part]
@@ -101,7 +101,7 @@ Part = Table | Marked | Spans | Lines | Beside | Markup
 
 
 class Figure(NamedTuple):
-    """Part of a page that users can save as a picture."""
+    """Figure, which users can save as a picture."""
 
     name: str
     caption: str
@@ -109,7 +109,7 @@ class Figure(NamedTuple):
 
 
 class Field(NamedTuple):
-    """Field of a form: a line, a text area of `rows`, a choice of `options`, or `hidden`."""
+    """Field of a form: a line, a text area of several `rows`, a choice of `options`, or hidden."""
 
     name: str
     label: str = ""
@@ -121,9 +121,9 @@ class Field(NamedTuple):
 
 
 class Example(NamedTuple):
-    """Link that submits a form with values.
+    """Link that submits a form with example values.
 
-    `shows` describes the result, which is in section `part` of the page.
+    `shows` describes the result. The result is in the section `part` of the page.
     """
 
     values: Mapping[str, str]
@@ -133,7 +133,7 @@ class Example(NamedTuple):
 
 
 class Form(NamedTuple):
-    """Form with the submitted values; `alert` is the error message."""
+    """Form that contains the submitted values. `alert` is an error message above the fields."""
 
     action: str
     fields: Sequence[Field]
@@ -143,14 +143,14 @@ class Form(NamedTuple):
 
 
 def split_at(text: str, ranges: Sequence[tuple[int, int, str]]) -> Iterator[tuple[str, str | None]]:
-    """Split a text at ranges.
+    """Split a text at the borders of ranges.
 
     Args:
         text: The text.
         ranges: Start, end, and name of each range.
 
     Yields:
-        Each part of the text, and the name of its range, or None outside of ranges.
+        Each part of the text with the name of its range, or with None if it is in no range.
     """
     end = 0
     for start, stop, name in sorted(ranges):

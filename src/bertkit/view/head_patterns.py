@@ -1,6 +1,6 @@
-"""Attention patterns of heads on a text, measured from their weights.
+"""Attention patterns of heads, which are measured from the attention weights for a text.
 
-Axis letters are as in `batch.py`; T is the number of tokens of the text with special tokens.
+Axis letters are as in `batch.py`. T is the number of tokens of the text, including special tokens.
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ from torch import Tensor
 from bertkit.view.page_data import Pattern, Selection, Token, Word
 
 MIN_PATTERN_WEIGHT = 0.5
-"""Minimum fraction of the weights for a pattern. Clark et al. 2019, section 3.1, count heads with
-more than half of the weights on the previous or next token."""
+"""A head has a pattern if the pattern receives more than this fraction of its weights. Clark et al.
+2019, section 3.1, use the same fraction for attention to the previous or next token."""
 
 BROAD_ENTROPY = 0.85
-"""Minimum entropy of a broad head, as a fraction of the entropy of equal weights."""
+"""A head is broad if the entropy of its weights exceeds this fraction of the entropy of equal
+weights."""
 
 MIN_DISTANCE = 2
-"""Minimum distance between two words that are not adjacent."""
+"""Minimum distance between two words that count as not adjacent."""
 
 
 def patterns(
@@ -31,23 +32,25 @@ def patterns(
     causal: bool = False,
     windows: Sequence[int | None] = (),
 ) -> list[list[Pattern]]:
-    """Return the pattern of each head of each layer on this text.
+    """Return the pattern of each head of each layer for a text.
 
-    Only rows of words count; rows of special tokens and punctuation are ignored.
+    Only the attention from words is measured. The rows of special tokens and punctuation are
+    ignored.
 
     Args:
         attention: The attention weights.
         tokens: The tokens.
         words: The words.
         causal: Whether attention is causal.
-        windows: Local attention window of each layer; None for global attention.
+        windows: Local attention window of each layer, or None if the attention of the layer is
+            global.
 
     Shapes:
         attention: (layers, H, T, T).
 
     Source:
-        Clark et al. 2019, section 3. The pattern "same", the word itself and its other
-        occurrences, is an addition of bertkit.
+        Clark et al. 2019, section 3. The pattern "same" is an addition of bertkit. It means
+        attention to the word itself and its other occurrences.
     """
     is_delimiter = _delimiters(tokens, words, causal)
     rows = ~is_delimiter if not is_delimiter.all() else is_delimiter
@@ -71,9 +74,9 @@ def patterns(
 
 
 def begin(attention: Tensor, tokens: Sequence[Token], words: Sequence[Word]) -> Selection:
-    """Return the initial selection: the strongest attention between words that are not adjacent.
+    """Find the strongest attention between words that are not adjacent, to select it first.
 
-    If there are no such words, it is the strongest attention to any other token.
+    If there are no such words, find the strongest attention to any other token.
 
     Args:
         attention: The attention weights.
@@ -108,10 +111,10 @@ def _offsets(count: int) -> Tensor:
 
 
 def _delimiters(tokens: Sequence[Token], words: Sequence[Word], causal: bool) -> Tensor:
-    """Return which tokens are special or punctuation. Shapes: returns (T,).
+    """Return whether each token is a special token or punctuation. Shapes: returns (T,).
 
-    The first token of a causal model is also a delimiter, because it is an attention sink (Xiao et
-    al. 2024).
+    In a causal model, the first token also counts, because it is an attention sink (Xiao et al.
+    2024).
     """
     return torch.tensor(
         [
@@ -124,7 +127,13 @@ def _delimiters(tokens: Sequence[Token], words: Sequence[Word], causal: bool) ->
 
 
 def _number_spellings(tokens: Sequence[Token], words: Sequence[Word]) -> Tensor:
-    """Return equal ids for tokens of equal words, -1 for special tokens. Shapes: returns (T,)."""
+    """Return a number for each token, which is equal for tokens of equal words.
+
+    The number of special tokens is -1.
+
+    Shapes:
+        Returns (T,).
+    """
     numbers: dict[str, int] = {}
     texts = [None if token.word is None else words[token.word].text.casefold() for token in tokens]
     return torch.tensor(
@@ -133,14 +142,22 @@ def _number_spellings(tokens: Sequence[Token], words: Sequence[Word]) -> Tensor:
 
 
 def _mean_weight(weights: Tensor, mask: Tensor, rows: Tensor) -> Tensor:
-    """Return the mean weight in a mask. Shapes: (H, T, T), (T, T), (T,) -> (H,)."""
+    """Return, for each head, the weight of the tokens in a mask, averaged over the given rows.
+
+    Shapes:
+        weights: (H, T, T); mask: (T, T); rows: (T,); returns (H,).
+    """
     if not rows.any():
         return weights.new_zeros(len(weights))
     return (weights * mask).sum(-1)[:, rows].mean(-1)
 
 
 def _relative_entropy(weights: Tensor, visible: Tensor, rows: Tensor) -> Tensor:
-    """Return the mean entropy as a fraction of the entropy of equal weights. Shapes: -> (H,)."""
+    """Return, for each head, the mean entropy of its rows, divided by that of equal weights.
+
+    Shapes:
+        weights: (H, T, T); visible: (T, T); rows: (T,); returns (H,).
+    """
     highest = visible.sum(-1).float().log()
     # The entropy of a row with one visible token is always 0.
     rows = rows & (highest > 0)

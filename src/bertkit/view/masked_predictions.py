@@ -1,6 +1,6 @@
-"""Predictions for masked words, one by one or together, and for next tokens.
+"""Predictions for words that are masked alone or together, and for next tokens.
 
-Axis letters are as in `batch.py`; T is the number of tokens of the text with special tokens.
+Axis letters are as in `batch.py`. T is the number of tokens of the text, including special tokens.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ from bertkit.view.page_data import Hidden, Word
 from bertkit.view.token_text import CANDIDATES, likeliest
 
 MASKED_TOKENS = 8_192
-"""Maximum number of tokens of the batch in which each word is masked once; limits the words."""
+"""Maximum number of tokens of the batch that contains a copy of the text for each masked word. This
+limits the number of words for which predictions are computed."""
 
 
 def filler(loaded: Loaded) -> FillMask | None:
-    """Return a pipeline that fills masks, or None without an MLM head or a mask token."""
+    """Return a fill-mask pipeline, or None if the model has no MLM head or no mask token."""
     try:
         return FillMask(loaded) if "mlm" in loaded.model.heads and loaded.tokenizer.mask else None
     except (CheckpointError, TokenizerError):
@@ -35,15 +36,15 @@ def filler(loaded: Loaded) -> FillMask | None:
 def masked(
     fill: FillMask | None, encoding: Encoding, words: Sequence[Word]
 ) -> list[list[list[Candidate]]] | None:
-    """Predict each word, masked in its own copy of the text.
+    """Predict each word from a copy of the text in which only this word is masked.
 
     Args:
-        fill: Pipeline that fills masks.
+        fill: Fill-mask pipeline.
         encoding: The text.
         words: The words.
 
     Returns:
-        For each token of each word, the most probable tokens; None without a pipeline.
+        The most probable tokens for each token of each word, or None without a pipeline.
     """
     if fill is None:
         return None
@@ -54,7 +55,7 @@ def masked(
 def _predict(
     fill: FillMask, encoding: Encoding, groups: Sequence[Sequence[Word]]
 ) -> list[list[list[Candidate]]]:
-    """Predict the tokens of each group of words; the words of a group are masked together."""
+    """Predict the tokens of each group of words. The words of a group are masked together."""
     tokens = [
         np.concatenate([np.arange(word.first, word.end) for word in group]) for group in groups
     ]
@@ -79,7 +80,7 @@ def check_hidden(fill: FillMask | None, words: Sequence[Word], hide: Sequence[in
     """Check the indices of words that are masked together.
 
     Args:
-        fill: Pipeline that fills masks.
+        fill: Fill-mask pipeline.
         words: The words.
         hide: Indices of the words to mask.
 
@@ -87,7 +88,7 @@ def check_hidden(fill: FillMask | None, words: Sequence[Word], hide: Sequence[in
         ConfigError: If there is no pipeline, or a word does not exist.
     """
     if hide and fill is None:
-        raise ConfigError("hide: this model has no trained head for masked words; remove it")
+        raise ConfigError("hide: this model has no trained head for masked words; remove hide")
     for index in hide:
         if not 0 <= index < len(words):
             raise ConfigError(f"hide: must be between 0 and {len(words) - 1}, got {index}")
@@ -99,7 +100,7 @@ def hidden(
     """Predict words that are masked together.
 
     Args:
-        fill: Pipeline that fills masks.
+        fill: Fill-mask pipeline.
         encoding: The text.
         words: The words.
         hide: Indices of the words to mask.
@@ -130,8 +131,8 @@ def next_words(
         words: The words.
 
     Returns:
-        For each token of each word, the most probable tokens; None without an LM head. The first
-        token of the text has no predictions.
+        The most probable tokens for each token of each word, or None if the model has no LM head.
+        There are no predictions for the first token of the text.
 
     Shapes:
         states: (T, D).

@@ -1,4 +1,4 @@
-"""HTML pages from one base template and style sheet. A page is one self-contained file."""
+"""HTML pages, which share one base template and style sheet. A page is one self-contained file."""
 
 from __future__ import annotations
 
@@ -48,16 +48,16 @@ MODULES = (
     "layers.js",
     "main.js",
 )
-"""JavaScript modules of the model inspector. A module follows the modules that it imports.
+"""JavaScript modules of the model inspector. Each module comes after the modules that it imports.
 
-In the page they are one script, so all modules share one namespace.
+A page contains the modules as one script, so all modules share one namespace.
 """
 
 ERRORS = ("errors.js",)
 """JavaScript modules of the list of errors."""
 
 FIGURES = ("dom.js", "paint.js", "picture.js", "ask.js", "window.js")
-"""JavaScript modules of a page with figures from the server."""
+"""JavaScript modules of a page whose figures the server creates."""
 
 IMPORT = re.compile(r"^import (\{[^}]*\} from )?\"[^\"]*\";\n", re.M)
 
@@ -68,13 +68,15 @@ def render(
     """Render a page.
 
     The content security policy of the page allows only the script of `modules`. The page cannot
-    load anything, and it can send forms only to its own server, so texts in the page are safe.
+    load anything, and can send forms only to its own server. Therefore, a text in the page can do
+    no harm, even if it contains HTML.
 
     Args:
         template: Name of a template of bertkit, or path of a template that extends `base.html`.
         modules: Names of the JavaScript modules.
         forms: Whether the page can send forms.
-        values: Values of the template. It escapes them, except for the charts of `view/chart.py`.
+        values: Values for the template. The template escapes them, except the charts of
+            `view/chart.py`.
     """
     folder, name = (
         (FILES, template) if isinstance(template, str) else (template.parent, template.name)
@@ -102,9 +104,10 @@ def render(
 
 @cache
 def environment(folder: Path, *, autoescape: bool = True) -> Environment:
-    """Return the templates of a directory and of bertkit, with tests for the parts of a page.
+    """Return a Jinja environment for the templates of a directory and of bertkit.
 
-    The result is cached, because an environment keeps its compiled templates.
+    It contains a Jinja test for each type of page part. The environment is cached, because it keeps
+    compiled templates.
 
     Args:
         folder: Directory of the templates.
@@ -132,12 +135,12 @@ def environment(folder: Path, *, autoescape: bool = True) -> Environment:
 
 
 def write_report(path: Path, template: str | Path, **values: Any) -> None:
-    """Write a page without scripts.
+    """Write a page that contains no scripts.
 
     Args:
         path: The file.
         template: Name or path of the template.
-        values: Values of the template.
+        values: Values for the template.
     """
     write_text(path, render(template, **values))
 
@@ -148,12 +151,12 @@ def page(
     links: Mapping[str, str] | None = None,
     here: str = "",
 ) -> str:
-    """Return the page of `bertkit view explain`, including style, script, and data.
+    """Return the page of `bertkit view explain`, including its styles, script, and data.
 
     Args:
         explanation: The data.
-        form: Form of a server.
-        links: Paths and names of the other pages of a server.
+        form: Form to request another page, if a server shows the page.
+        links: Path and name of each page of the server.
         here: Path of this page.
     """
     return render(
@@ -169,9 +172,9 @@ def page(
 
 
 def framed(page: str, height: int = 700) -> str:
-    """Return a frame with a page, for example for a notebook.
+    """Return an HTML frame that contains a page, for example for a notebook.
 
-    The frame is sandboxed, so the page cannot access the document around it.
+    The frame is sandboxed, so the page cannot access the document that contains the frame.
 
     Args:
         page: HTML of the page.
@@ -182,20 +185,23 @@ def framed(page: str, height: int = 700) -> str:
 
 
 def document_values(text: str, document: msgspec.Struct) -> dict[str, Any]:
-    """Return the values of a template whose scripts draw a document: its title and JSON data.
+    """Return the title and the JSON data for a template whose scripts show a document.
 
     Args:
-        text: Text of the title.
+        text: Text from which the title is taken.
         document: The data.
     """
-    # Without "<", the data cannot contain a tag.
+    # The data cannot contain a tag, because "<" is escaped.
     data = msgspec.json.encode(document).decode().replace("<", "\\u003c")
     return {"title": " ".join(text.split())[:60], "data": Markup(data)}
 
 
 @cache
 def source(function: Callable[..., Any]) -> Source:
-    """Return the code of a function and its location in the repository, or its file name."""
+    """Return the code of a function and its location.
+
+    The location is a path in the repository, or a file name if the function is not from bertkit.
+    """
     function = inspect.unwrap(function)
     path, package = Path(inspect.getfile(function)), Path(__file__).parents[1]
     is_own = path.is_relative_to(package)
@@ -217,7 +223,7 @@ def check_page_path(path: Path) -> None:
     if path.is_dir():
         raise ConfigError(f"{path}: is a directory; pass a file such as {path / 'page.html'}")
     if not path.absolute().parent.is_dir():
-        raise ConfigError(f"{path}: directory {path.parent} not found; create it or use another")
+        raise ConfigError(f"{path}: the directory {path.parent} does not exist; create it")
 
 
 def write_page(path: Path, explanation: Explanation) -> None:
@@ -240,7 +246,7 @@ def _read(name: str) -> str:
 
 
 def _module(name: str) -> str:
-    """Return a module without imports and exports, for a combined script."""
+    """Return the code of a module without imports and exports, to combine it with other modules."""
     return re.sub(r"^export ", "", IMPORT.sub("", _read(name)), flags=re.M)
 
 

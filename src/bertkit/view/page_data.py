@@ -1,6 +1,6 @@
-"""Data of the page of `bertkit view explain`: the keys of its JSON document.
+"""Data of the page of `bertkit view explain`. The page contains the data as a JSON document.
 
-Axis letters are as in `batch.py`; T is the number of tokens of the text with special tokens.
+Axis letters are as in `batch.py`. T is the number of tokens of the text, including special tokens.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from bertkit.view.arrays import Array
 
 
 class Shape(msgspec.Struct, frozen=True):
-    """Name and sizes of the model; `length` is the maximum number of tokens."""
+    """Name and sizes of the model. `length` is the maximum number of tokens of a text."""
 
     name: str
     family: str
@@ -23,9 +23,9 @@ class Shape(msgspec.Struct, frozen=True):
 
 
 class Token(msgspec.Struct, frozen=True):
-    """Token of the text. `word` is the index of its word, or None for special tokens.
+    """Token of the text. `word` is the index of its word, or None if it is a special token.
 
-    Units: start and end in characters of the text or of the pair.
+    Units: `start` and `end` count the characters of the text or of the second text.
     """
 
     piece: str
@@ -37,7 +37,10 @@ class Token(msgspec.Struct, frozen=True):
 
 
 class Word(msgspec.Struct, frozen=True):
-    """Word of the text and its tokens [first, end). `sequence` is 0 in the text, 1 in the pair."""
+    """Word, whose tokens have the indices [first, end).
+
+    `sequence` is 0 if the word is in the text, and 1 if it is in the second text.
+    """
 
     text: str
     sequence: int
@@ -46,7 +49,9 @@ class Word(msgspec.Struct, frozen=True):
 
 
 class EmbeddingPart(msgspec.Struct, frozen=True):
-    """A vector of each token. Names are token, position, segment, sum, and norm (LayerNorm).
+    """One vector for each token, such as its position embedding.
+
+    In `Embeddings`, the names are token, position, segment, sum, and norm (after LayerNorm).
 
     Shapes:
         values: (T, STRIP_VALUES), the first values of each vector.
@@ -58,14 +63,14 @@ class EmbeddingPart(msgspec.Struct, frozen=True):
 
 
 class Embeddings(msgspec.Struct, frozen=True):
-    """Embeddings of each token, their sum, and the normalized sum; `width` is their size."""
+    """Embeddings of each token, their sum, and the normalized sum. `width` is their size."""
 
     width: int
     parts: list[EmbeddingPart]
 
 
 class Walk(msgspec.Struct, frozen=True):
-    """Steps of a layer for each token, with the names of `Block.steps`.
+    """Steps by which a layer computes the state of each token. Their names are as in `Block.steps`.
 
     Shapes:
         heads: (H, T, K), the output of each head.
@@ -76,23 +81,26 @@ class Walk(msgspec.Struct, frozen=True):
 
 
 class Repeat(msgspec.Struct, frozen=True):
-    """Word that occurs more than once: its first indices in `words`, and cosines per layer."""
+    """Word that occurs more than once, with the cosines of its occurrences in each layer.
+
+    `words` contains the indices of the first occurrences in `Explanation.words`.
+    """
 
     text: str
     words: list[int]
     more: int
     """Number of occurrences that are not compared."""
     cosines: list[list[list[float]]]
-    """Cosines of the mean states of the word's tokens, by layer (0 is the embedding), occurrence,
-    and other occurrence."""
+    """Cosine of two occurrences, which are represented by the mean state of their tokens. The
+    indices are the layer (0 is the embedding), the first, and the second occurrence."""
 
 
 class Pattern(msgspec.Struct, frozen=True):
-    """Attention pattern of a head on this text: previous, next, same, delimiter, broad or mixed.
+    """Attention pattern of a head for this text: previous, next, same, delimiter, broad or mixed.
 
-    `shares` contains the mean weights of the previous token, the next token, the same word (itself
-    and other occurrences), and special tokens with punctuation. `broad` is the entropy as a
-    fraction of the entropy of equal weights.
+    `shares` contains the mean attention weight of the previous token, of the next token, of the
+    same word (itself and its other occurrences), and of special tokens and punctuation. The share
+    `broad` is the entropy of the weights, divided by the entropy of equal weights.
     """
 
     kind: str
@@ -100,7 +108,7 @@ class Pattern(msgspec.Struct, frozen=True):
 
 
 class Selection(msgspec.Struct, frozen=True):
-    """Query token in a head of a layer; all indices start at 0."""
+    """Selected layer, head, and query token. All indices start at 0."""
 
     layer: int
     head: int
@@ -108,14 +116,14 @@ class Selection(msgspec.Struct, frozen=True):
 
 
 class Hidden(msgspec.Struct, frozen=True):
-    """Indices of words that are masked together, and candidates for each of their tokens."""
+    """Indices of the words that are masked together, and candidates for each of their tokens."""
 
     words: list[int]
     candidates: list[list[list[Candidate]]]
 
 
 class Source(msgspec.Struct, frozen=True):
-    """Location and code of a function: file in the repository, line, and name."""
+    """Location (file in the repository, line, and name) and code of a function."""
 
     path: str
     line: int
@@ -124,7 +132,7 @@ class Source(msgspec.Struct, frozen=True):
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
-    """Data of the page. Lists of arrays have one array per layer, unless described otherwise."""
+    """Data of the page. Unless described otherwise, a list of arrays has one array per layer."""
 
     text: str
     pair: str | None
@@ -132,40 +140,42 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     off: list[str]
     """Heads that are switched off, as LAYER.HEAD."""
     off_change: list[list[float]] | None
-    """Cosines of the states with the states of the unchanged model, (T,) for the embedding and for
-    each layer. None if no head is off."""
+    """Cosines of the states with the states of the unchanged model: T values for the embedding and
+    for each layer. None if no head is switched off."""
     model: Shape
     tokens: list[Token]
     words: list[Word]
     embeddings: Embeddings
     attention: list[Array]
-    """Attention weights, (H, T, T) per layer; rows sum to 1."""
+    """Attention weights of each layer, of shape (H, T, T). Each row sums to 1."""
     mean: list[Array]
-    """Mean over the heads, (T, T) per layer."""
+    """Mean of the attention weights over the heads of each layer, of shape (T, T)."""
     rollout: list[Array]
-    """Rollout from the output of the layer to the tokens, (T, T) per layer."""
+    """Attention rollout from the output of each layer to the input tokens, of shape (T, T)."""
     steps: list[Array] | None
-    """Queries, keys, and values, (3, H, T, K) per layer; None if they are too large."""
+    """Queries, keys, and values of each layer, of shape (3, H, T, K). None if they are too large,
+    or if other terms are added to the products of queries and keys."""
     walk: list[Walk] | None
-    """Steps of each layer; None if they are too large."""
+    """Steps of each layer. None if they are too large, if `steps` is None, or if the model has a
+    convolution."""
     patterns: list[list[Pattern]]
     """Pattern of each head, by layer."""
     begin: Selection
-    """Initial selection."""
+    """What the page selects first."""
     rotary: bool
     """Whether queries and keys are rotated by their positions (RoPE)."""
     windows: list[int | None]
-    """Number of tokens on each side that a layer attends to; None for all tokens."""
+    """Number of tokens on each side to which a layer attends, or None if it attends to all."""
     causal: bool
     """Whether attention is causal."""
     masked: list[list[list[Candidate]]] | None
-    """Predictions by word and token, most probable first. The word is masked; a causal model
-    predicts from the previous tokens, so the first token has no predictions. None without a
-    trained head."""
+    """Predictions for each token of each word, the most probable first. The word is masked. A
+    causal model predicts from the previous tokens instead, so the first token has no predictions.
+    None if the model has no trained head."""
     hidden: Hidden | None
     """Predictions for words that are masked together, if any."""
     similarity: list[Array]
-    """Cosines of the states, (T, T) for the embedding and for each layer."""
+    """Cosines of all pairs of states, of shape (T, T), for the embedding and for each layer."""
     repeats: list[Repeat]
     """Words that occur more than once."""
     sources: dict[str, Source]

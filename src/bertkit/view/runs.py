@@ -24,27 +24,27 @@ LOSS_CURVE_FILE = "loss.svg"
 """Name of the loss curve in a run directory."""
 
 MAX_POINTS = 400
-"""Maximum number of points of a curve; longer curves are thinned."""
+"""Maximum number of points of a curve. Longer curves are thinned."""
 
 STOPPED_SECONDS = 600
-"""Number of seconds without a new line after which a run is treated as stopped."""
+"""A run counts as stopped if its journal has no new line for this number of seconds."""
 
 
 NAMED = ("held_out", "scores")
-"""Keys of a journal record that contain numbers by name."""
+"""Keys of a journal record whose value is a dict of numbers."""
 
 HASH = re.compile(r"^(corpus|tokenizer|draws)$|sha256$|^data\..*(held_out|rows)")
-"""Settings that are hashes, or that repeat other settings."""
+"""Matches the names of values that are hashes, or that repeat other values."""
 
 
 class Config(msgspec.Struct):
-    """Required type of the settings of a run."""
+    """Type that the settings of a run must have."""
 
     train: dict[str, Any] = {}
 
 
 class RunRecord(msgspec.Struct):
-    """Required types in `run.json`, which contains more keys."""
+    """Types that some values in `run.json` must have. The file contains more keys."""
 
     config: Config = msgspec.field(default_factory=Config)
     corpus_folder: str = ""
@@ -60,22 +60,22 @@ class RunView:
     lines: Sequence[Mapping[str, Any]]
     """Records of the journal."""
     age: float
-    """Seconds since the last record."""
+    """Number of seconds since the last record was written."""
     damaged: Sequence[str] = ()
-    """A message for each file that is partly invalid."""
+    """Message for each file that is partly invalid."""
 
     has_scores: bool = False
     """Whether the final scores of a fine-tuning run exist."""
 
     @property
     def steps(self) -> int | None:
-        """Total number of steps, or None if unknown (fine-tuning)."""
+        """Total number of steps, or None if it is unknown, as in fine-tuning."""
         steps = self.record.get("config", {}).get("train", {}).get("steps")
         return steps if type(steps) is int and 0 < steps <= MAX_VALUE else None
 
     @property
     def step(self) -> int:
-        """Step of the last record."""
+        """Number of the step of the last record."""
         return int(self.lines[-1]["step"]) if self.lines else 0
 
     @property
@@ -85,7 +85,7 @@ class RunView:
 
     @property
     def learns(self) -> bool:
-        """Whether more records are expected."""
+        """Whether the run is still active, so that more records are expected."""
         return self.age < STOPPED_SECONDS and not self.finished
 
 
@@ -125,9 +125,10 @@ def read_run(folder: Path, name: str | None = None) -> RunView:
 
 
 def different_settings(records: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
-    """Return the values of each setting that differs between runs; "" for missing values.
+    """Return the settings that differ between runs, with their values in each run.
 
-    Models of different architectures have few settings in common. Their settings are omitted.
+    A missing value is "". If the models have different architectures, settings of the models are
+    omitted, because they have few settings in common.
     """
     runs = [
         {path.removeprefix("config.").removeprefix("settings."): v for path, v in flat(run).items()}
@@ -142,7 +143,7 @@ def different_settings(records: Sequence[Mapping[str, Any]]) -> dict[str, list[s
 
 
 def _replace_data(record: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Replace the records of the rows by a description of their source."""
+    """Replace the record of each data set by a description of where its rows come from."""
     data = record.get("data")
     if not isinstance(data, Mapping):
         return record
@@ -161,7 +162,7 @@ def _source(record: Any) -> Any:
 
 
 def find_runs(folders: Sequence[Path]) -> list[Path]:
-    """Return the run directories among these, and up to three levels below other directories.
+    """Find run directories. In a directory that is not a run, search up to three levels deep.
 
     Args:
         folders: The directories.
@@ -182,7 +183,7 @@ def contains_runs(folder: Path) -> bool:
 
 
 def loss_curve(folder: Path) -> Markup:
-    """Draw the training and held-out loss of a run, summed over its objectives."""
+    """Draw the training loss and the held-out loss of a run, each summed over the objectives."""
     records = Journal(folder).records()
     training = [(r["step"], r["loss"]) for r in records if is_plottable(r.get("loss"))]
     held_out = [(r["step"], sum(r["held_out"].values())) for r in records if "held_out" in r]
@@ -198,7 +199,7 @@ def draw(folder: Path) -> Path:
 
 
 def thin(line: Sequence[Point]) -> list[Point]:
-    """Return at most about `MAX_POINTS` points of a line, including the last point."""
+    """Thin a line to about `MAX_POINTS` points. The last point is kept."""
     step = max(1, -(-len(line) // MAX_POINTS))
     return [*line[:-1][::step], *line[-1:]]
 

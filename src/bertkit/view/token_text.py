@@ -1,4 +1,4 @@
-"""Human-readable texts of tokens."""
+"""Texts of tokens that people can read."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from bertkit.pipelines import Candidate
 from bertkit.text.tokenizer import Tokenizer
 
 CANDIDATES = 10
-"""Number of candidates of a prediction."""
+"""Number of candidates that a prediction lists."""
 
 SPACE, LINE = "▁", "↵"
-"""Symbols for a space, as in SentencePiece, and for a line break."""
+"""Symbols that represent a space, as in SentencePiece, and a line break."""
 
 
 def spelled(tokenizer: Tokenizer, ids: Sequence[int] | NDArray[np.integer[Any]]) -> list[str]:
     """Return the text of each token.
 
-    The vocabulary of byte-level BPE spells bytes as letters. These bytes are decoded, unless a
-    token contains only a part of a character.
+    A byte-level BPE vocabulary represents bytes as letters. The bytes are decoded, unless a token
+    contains only some of the bytes of a character.
 
     Args:
         tokenizer: The tokenizer.
@@ -43,12 +43,12 @@ def spelled(tokenizer: Tokenizer, ids: Sequence[int] | NDArray[np.integer[Any]])
 def likeliest(
     tokenizer: Tokenizer, probabilities: Tensor, top: int = CANDIDATES
 ) -> list[Candidate]:
-    """Return the most probable tokens, most probable first.
+    """Return the most probable tokens, in the order of descending probability.
 
     Args:
         tokenizer: The tokenizer.
         probabilities: Probability of each token of the vocabulary.
-        top: Number of tokens.
+        top: Maximum number of tokens to return.
 
     Shapes:
         probabilities: (V,).

@@ -277,7 +277,7 @@ def test_other_heads_are_rejected(tmp_path: Path) -> None:
 def test_other_tasks_are_rejected(tmp_path: Path) -> None:
     vectors, rows = food_vectors(tmp_path / "vectors.txt"), tmp_path / "pairs.tsv"
     rows.write_text("text\tother\nbread\tcheese\nsoup\twe eat\n")
-    with pytest.raises(ConfigError, match="similarity is not supported by frozen features; use"):
+    with pytest.raises(ConfigError, match="similarity is not supported with frozen features; use"):
         bertkit.finetune("similarity", vectors, train=rows, dev=rows, out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

@@ -213,7 +213,7 @@ def test_resume_scores_only_another_test_set(
         (
             {"test": "test.tsv", "config": "elmo-tiny"},
             ConfigError,
-            "test is not supported with family = 'elmo'; remove it",
+            "test is not supported with family = 'elmo'; remove test",
         ),
     ],
 )
@@ -233,6 +233,6 @@ def test_invalid_test_set_is_rejected_before_work(
 def test_test_set_is_rejected_without_test_scores(tmp_path: Path) -> None:
     config = read(NEXT, {})
     with pytest.raises(
-        ConfigError, match="test is not supported with objective = 'next'; remove it"
+        ConfigError, match="test is not supported with objective = 'next'; remove test"
     ):
         config.read_test(tmp_path / "test.tsv")

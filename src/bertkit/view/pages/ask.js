@@ -1,4 +1,4 @@
-// Forms. Long values are sent with POST; examples and buttons fill in and submit the form.
+// Forms. Long values are sent with POST. Examples and buttons fill in a form and submit it.
 
 const LONGEST = 4000; // Maximum length of a query string in characters.
 

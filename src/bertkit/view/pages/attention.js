@@ -1,4 +1,4 @@
-// Attention: an overview of all heads, one head as a matrix and as lines, and one row in steps.
+// Attention: an overview of all heads, one head as a matrix and as lines, and one row step by step.
 
 import { again, asked } from "./ask.js";
 import { largest, numbers, part, sees } from "./data.js";
@@ -14,12 +14,13 @@ import { steps } from "./steps.js";
 import { walk } from "./walk.js";
 
 const LOOKER = "The query token";
-const LOOKS = "Choose the query token. A stronger color is a larger attention weight.";
+const LOOKS = "Choose a query token. Stronger colors mean larger attention weights.";
 const MATRIX = "Rows are query tokens, and columns are key tokens.";
 const NAMED =
-  "A head has the name of the pattern with more than half of its weight in this text, averaged over the " +
-  "words. A broad head has almost equal weights (Clark et al. 2019, section 3). Choose a name to show " +
-  "its heads. The initial selection is a word with a large weight on a word that is not adjacent.";
+  "A head is named after the pattern that receives more than half of its attention weight in this text, " +
+  "averaged over the words. The weights of a broad head are almost equal (Clark et al. 2019, section 3). " +
+  "Choose a name to show the heads with this name. At first, a word is selected that attends strongly " +
+  "to a word that is not adjacent.";
 const UNSEEN = " Gray cells are masked.";
 
 export async function attention(found, section) {
@@ -176,6 +177,8 @@ function title(layer, column, heads) {
 
 function overviewCaption(found) {
   const bytes = found.attention[0].type === "uint8";
-  const rounded = bytes ? " For long texts, weights are rounded to 256 values, finer near zero." : "";
-  return `Weights of each layer and head. A stronger color is a larger weight.${rounded}`;
+  const rounded = bytes
+    ? " For long texts, weights are rounded to 256 values, which are closer together near zero."
+    : "";
+  return `Attention weights of each head in each layer. Stronger colors mean larger weights.${rounded}`;
 }

@@ -1,4 +1,4 @@
-// The data of the page: one JSON document. Its arrays are deflated and in base64.
+// The data of the page: one JSON document, whose arrays are deflated and encoded in base64.
 
 /** Return the document. */
 export function read() {
@@ -7,7 +7,7 @@ export function read() {
 
 const decoded = new WeakMap();
 
-/** Return a promise of an array of the document: its shape, and at(i), its values in row-major order. */
+/** Return a promise of an array of the document: its shape, and at(i), value i in row-major order. */
 export function numbers(array) {
   if (!decoded.has(array)) decoded.set(array, decode(array));
   return decoded.get(array);
@@ -25,8 +25,8 @@ export function part(array, ...indices) {
 }
 
 /**
- * Return whether a token can attend to another in a layer: the distance is within the local window,
- * and the key is not after the query if the model is causal. Rollout (layer null) has no window.
+ * Return whether a query token can attend to a key token in a layer: the distance is within the local
+ * window, and if the model is causal, the key is not after the query. Rollout (layer null) has no window.
  */
 export function sees({ causal, windows }, layer, query, key) {
   return !(causal && key > query) && Math.abs(key - query) <= (windows[layer] ?? Infinity);

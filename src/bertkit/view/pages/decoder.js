@@ -12,12 +12,13 @@ import { bar } from "./steps.js";
 import { tree } from "./tree.js";
 
 const MATRIX = "Rows are generated tokens, and columns are source tokens.";
-const ALL = "Weights of each head and of the mean of a layer. A stronger color is a larger weight.";
-const LINES = "Weights from generated tokens to source tokens; the last token has the strongest lines.";
+const ALL = "Attention weights of each head and their mean in each layer. Stronger colors mean larger weights.";
+const LINES =
+  "Lines are attention weights from generated tokens to source tokens. The lines of the last token are strongest.";
 const TREE =
   "Columns are steps, with the most probable text at the top. Each box shows the last token of a text " +
-  "and the sum of its log-probabilities; values closer to 0 are more probable. Frames and the blue line " +
-  "mark the result. Texts that are struck through were dropped, and green texts are complete.";
+  "and the sum of the text’s log-probabilities; values closer to 0 are more probable. Frames and the blue " +
+  "line mark the result. Texts that are struck through were dropped, and green texts are complete.";
 const ONE = "There was only one beam, so there is no tree. Use more beams to see a tree.";
 
 await decoder(read());

@@ -1,6 +1,6 @@
 // Elements, created without parsing text as HTML, and groups of buttons with arrow keys.
 
-/** Create an element. Attributes that begin with "on" are listeners; children are elements or text. */
+/** Create an element. Attributes that begin with "on" are listeners. Children are elements or text. */
 export function el(name, attributes = {}, ...children) {
   const made = document.createElement(name);
   for (const [key, value] of Object.entries(attributes)) {
@@ -44,7 +44,7 @@ export function choice(group, label, choose, columns = 1) {
   };
 }
 
-/** Return the index that a key moves to from another, in rows of `columns`, or undefined. */
+/** Return the index to which a key moves from `place`, in rows of `columns`, or undefined. */
 export function moved(key, place, columns, count) {
   const to = {
     ArrowLeft: place - 1,
@@ -83,7 +83,7 @@ export function table(caption, names, rows, foot = []) {
       const made = given instanceof HTMLTableCellElement;
       const [kind, scope] = column ? ["td", {}] : ["th", { scope: "row" }];
       const cell = made ? given : el(kind, scope, given);
-      // A cell that spans rows is only in the first of them.
+      // A cell that spans several rows is only in the first of these rows.
       if (wide) cell.dataset.name = names[names.length - row.length + column];
       return cell;
     });

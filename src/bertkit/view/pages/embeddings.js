@@ -38,11 +38,11 @@ export async function embeddings(found, section) {
   const made = table("The tokens of the text and the norms of their vectors", names, rows);
   const caption =
     `The first ${shown} of ${width} values of each vector (blue is positive, orange is negative) and ` +
-    "the norm of the vector. The sum and its terms have the same scale.";
+    "the norm of the vector. The sum and its terms have the same color scale.";
   section.append(figure("Tokens and embeddings", caption, made));
 }
 
-/** Return the cell of a word in the row of its first token; no cell in other rows. */
+/** Return the cell of a word in the row of its first token, and no cell in the rows of its other tokens. */
 function word(found, token, place) {
   if (token.word === null) return [el("th", { scope: "row", class: "special" }, "")];
   const { text, first, end } = found.words[token.word];

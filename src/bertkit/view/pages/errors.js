@@ -1,11 +1,11 @@
-// The list of errors. A click on a number of errors lists only these errors.
+// The list of errors. A click on a number lists only the errors that it counts.
 
 const rows = [...document.querySelectorAll("#errors tbody tr")];
 const buttons = [...document.querySelectorAll("button[data-pair]")];
 const all = document.getElementById("all");
 const said = document.getElementById("shown");
 
-/** Return whether a row has the pair, such as "0-2"; "*" matches every label. */
+/** Return whether a row has a pair of labels, such as "0-2". "*" matches every label. */
 function has(row, pair) {
   const [expected, answered] = pair.split("-");
   return (row.dataset.pairs ?? "").split(" ").some((one) => {
@@ -14,7 +14,7 @@ function has(row, pair) {
   });
 }
 
-/** List the rows of a button, or without a button the worst errors. */
+/** List the errors of a button. Without a button, list the worst errors. */
 function list(chosen) {
   let listed = 0;
   for (const row of rows) {

@@ -10,8 +10,8 @@ import { square } from "./square.js";
 const AROUND = 4; // Number of context words on each side of an occurrence.
 const NONE = "No word occurs more than once. Try a text with one word in two meanings.";
 const PLACES =
-  "The occurrences of the word are compared with each other in each layer. In the embedding, only the " +
-  "positions differ. If the occurrences have different meanings, their states differ in higher layers.";
+  "The occurrences of the word are compared with each other in each layer. Their embeddings differ only by " +
+  "their positions. If the occurrences have different meanings, their states differ in higher layers.";
 
 export async function layers(found, section) {
   if (found.off_change) changes(found, section);
@@ -43,7 +43,7 @@ async function similarities(found, section) {
       "div",
       { class: "beside" },
       figure("Similarity at a layer", "Blue is similar, orange is opposite.", matrix.element),
-      figure("The chosen token and the others", "Most similar first.", nearest),
+      figure("The chosen token and the others", "The most similar tokens come first.", nearest),
     ),
   );
 
@@ -68,7 +68,7 @@ async function similarities(found, section) {
   await show({});
 }
 
-/** Show how much the states change without the heads that are off. */
+/** Show how much the states change because some heads are switched off. */
 function changes({ tokens, off, off_change }, section) {
   const rows = tokens.map(({ piece }, place) => [
     piece,

@@ -4,7 +4,7 @@ import { largest, list, part } from "./data.js";
 import { choice, el } from "./dom.js";
 import { color } from "./paint.js";
 
-const MOST = 64; // Maximum number of tokens; of longer texts, the largest weights are shown.
+const MOST = 64; // Maximum number of tokens. For longer texts, only the largest weights are shown.
 const ROW = 22; // Height in pixels, as in page.css.
 const WIDE = 200;
 
@@ -66,8 +66,8 @@ export function between(lookers, tokens, choose, { label, grows = false }) {
   }
 
   const caption = whole
-    ? "Weights from the query token on the left to the key tokens. Other queries are faint."
-    : `The ${MOST} of ${tokens.length} tokens with the largest weights of the query token.`;
+    ? "Attention weights from the query token on the left to the key tokens. The lines of other queries are faint."
+    : `Only the ${MOST} of ${tokens.length} tokens with the largest weights of the query token are shown.`;
   return { element, caption, show };
 }
 

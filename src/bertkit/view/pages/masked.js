@@ -11,7 +11,7 @@ const MASKED = {
   choose: "Choose the word that is masked.",
   of: (text, count) =>
     count > 1
-      ? `The ${count} tokens of “${text}” are masked together; there is a table for each.`
+      ? `The ${count} tokens of “${text}” are masked together. Each token has its own table.`
       : `“${text}” is masked.`,
 };
 const NEXT = {
@@ -37,7 +37,7 @@ export function masked(found, section) {
   const answers = el("div", { class: "candidates" });
   const left = found.words.length - shown.length;
   const caption = left
-    ? `The first ${shown.length} of ${found.words.length} words, to limit the computing time.`
+    ? `Only the first ${shown.length} of ${found.words.length} words have predictions, to limit the computing time.`
     : says.choose;
   const said = el("span", { "aria-live": "polite" });
   const several = !found.causal && asked("hide") ? together(found, tell, () => show(chosen)) : null;
@@ -121,7 +121,7 @@ function tables(found, place, candidates) {
   return found.tokens.slice(first, end).map(({ piece }, at) => instead(piece, candidates[at]));
 }
 
-/** Create a table of candidates with the original token; the first token of a text has none. */
+/** Create a table of candidates with the original token. The first token of a text has no candidates. */
 function instead(own, candidates) {
   if (!candidates.length) return el("p", { class: "note" }, "There are no tokens before it.");
   const rows = candidates.map(({ token, score }) => {

@@ -12,7 +12,7 @@ export function color(t) {
   return `rgb(${(t < 0 ? ORANGE : BLUE).join(" ")} / ${Math.min(1, Math.abs(t))})`;
 }
 
-/** Draw at(column, row), between -1 and 1, for each pixel of a canvas; null is gray. */
+/** Draw at(column, row), a number between -1 and 1, for each pixel of a canvas. null is gray. */
 export function pixels(canvas, width, height, at) {
   canvas.width = width;
   canvas.height = height;
@@ -30,13 +30,13 @@ export function pixels(canvas, width, height, at) {
   return canvas;
 }
 
-/** Create a strip of colors for a row of numbers; ±scale has the full color. */
+/** Create a strip of colors for a row of numbers. The numbers ±scale have the full color. */
 export function strip(values, scale) {
   const canvas = el("canvas", { class: "strip", "aria-hidden": "true" });
   return pixels(canvas, values.length, 1, (column) => values[column] / scale);
 }
 
-/** Return the value with the full color, 2.5 times the root mean square, to limit outliers. */
+/** Return the value that has the full color: 2.5 times the root mean square, to limit outliers. */
 export function fullAt(values) {
   return 2.5 * Math.sqrt(values.reduce((sum, x) => sum + x * x, 0) / values.length) || 1;
 }

@@ -14,7 +14,7 @@ const PATTERNS = {
 /** Describe the pattern of a head in this text. */
 export function told({ kind, shares }) {
   const [name, where] = PATTERNS[kind];
-  if (kind === "mixed") return `${name}, no pattern has more than half`;
+  if (kind === "mixed") return `${name}, no pattern receives more than half of the weight`;
   return `${name}, ${fixed(100 * shares[kind], 0)}% ${where}`;
 }
 
@@ -42,7 +42,7 @@ export function clearest(patterns, kind) {
     heads.map((one, column) => ({ layer, column, one })),
   );
   const own = places.filter(({ one }) => one.kind === kind);
-  // Mixed heads have no weight of their pattern, so choose the head with the lowest entropy.
+  // There is no weight for the pattern of mixed heads, so choose the head with the lowest entropy.
   const most = ({ one }) => one.shares[kind] ?? -one.shares.broad;
   const { layer, column } = own.reduce((a, b) => (most(b) > most(a) ? b : a));
   return { layer, column };

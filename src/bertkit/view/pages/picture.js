@@ -62,7 +62,7 @@ export function picture(element) {
   return canvas;
 }
 
-/** Draw a text word by word, because it can have several lines; broken words by character. */
+/** Draw a text word by word, because it can have several lines. Draw broken words by character. */
 function write(context, text, pattern = WORD, from = 0, to = text.length) {
   for (const { 0: part, index } of text.data.slice(from, to).matchAll(pattern)) {
     const range = document.createRange();
@@ -77,7 +77,7 @@ function write(context, text, pattern = WORD, from = 0, to = text.length) {
   }
 }
 
-/** Return the scale of an SVG in the page. */
+/** Return the scale at which the page shows an SVG. */
 function shrunk(svg) {
   return svg ? svg.getBoundingClientRect().width / svg.width.baseVal.value : 1;
 }

@@ -5,8 +5,8 @@ import { el } from "./dom.js";
 const PACE = 900; // Milliseconds per step.
 
 /**
- * Create a slider with `count` positions and the label `name`. It calls go(place) when it moves, shows
- * said(place), and screen readers read spoken(place). Returns the element and show(place).
+ * Create a slider with `count` positions and the label `name`. When it moves, it calls go(place). It shows
+ * the text said(place), and screen readers read spoken(place). Returns the element and show(place).
  */
 export function slider(name, count, go, said, spoken = said) {
   const last = count - 1;

@@ -4,7 +4,7 @@ import { list, numbers, part, sees } from "./data.js";
 import { el, fixed, table } from "./dom.js";
 import { fullAt, strip } from "./paint.js";
 
-/** Return a table of the selected row and its caption; `weights` are the weights of the model. */
+/** Return a table of the selected row, and its caption. `weights` are the weights that the model computed. */
 export async function steps(found, at, weights) {
   const { tokens, model } = found;
   const own = list(part(weights, at.query));
@@ -15,9 +15,9 @@ export async function steps(found, at, weights) {
     const rows = keys.map((key) => [tokens[key].piece, bar(own[key], "", digits)]);
     const caption =
       at.column >= model.heads
-        ? "The weights of the row. Choose a single head to see how they are computed."
-        : "The weights of the row. The text is too long to include queries, keys, and values in the " +
-          "page. Use a shorter text to see them.";
+        ? "The attention weights of the chosen token. Choose a single head to see how they are computed."
+        : "The attention weights of the chosen token. The text is too long to include queries, keys, and " +
+          "values in the page. Use a shorter text to see them.";
     const made = table("Attention weights of the chosen token", ["key", "weight"], rows);
     return { caption, table: made };
   }

@@ -1,4 +1,4 @@
-// The hypotheses of beam search at each step, as a tree. Each extends a hypothesis of the previous step.
+// The hypotheses of beam search at each step, as a tree. Each one extends a hypothesis of the step before.
 
 import { el, fixed } from "./dom.js";
 import { inks } from "./paint.js";
