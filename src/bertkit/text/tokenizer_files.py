@@ -66,7 +66,8 @@ class TokenizerFormat(NamedTuple):
     """Name of a file that each directory of this format contains."""
     open: Callable[[Path, dict[str, Any], Language], Opened]
     train: Any = None
-    """Function that trains a vocabulary, or None. Its arguments are texts, an output directory, and `size`.
+    """Function that trains a vocabulary, or None. Its arguments are texts, an output directory, and
+    `size`.
     """
 
 
