@@ -56,6 +56,15 @@ def test_tensors_equal_saved_tensors(is_zip: bool, tmp_path: Path) -> None:
         assert torch.equal(found[name], tensor)
 
 
+def test_tensors_of_one_storage_load(tmp_path: Path) -> None:
+    shared = torch.arange(12.0).view(3, 4)
+    torch.save({"embedding": shared, "decoder": shared, "row": shared[1]}, tmp_path / "a.bin")
+    found = read_pytorch(tmp_path / "a.bin")
+    assert torch.equal(found["embedding"], shared)
+    assert torch.equal(found["decoder"], shared)
+    assert torch.equal(found["row"], shared[1])
+
+
 @pytest.mark.parametrize("is_zip", [True, False], ids=["zip", "before torch 1.6"])
 def test_forbidden_objects_are_rejected_without_running(is_zip: bool, tmp_path: Path) -> None:
     path, target = tmp_path / "pytorch_model.bin", tmp_path / "created"
