@@ -38,7 +38,7 @@ class Extension:
         formats: Subclasses of `ModelFormat`, by the format names of `bertkit.checkpoint.formats`.
         accelerators: Functions by the names `engine` and `embedder`, which return a faster
             implementation for a model, or None.
-        tokenizers: Objects of type `TokenizerFormat`, by the `use` of their vocabularies.
+        tokenizers: Objects of type `TokenizerFormat`, by name: the `use` of a vocabulary to train.
         settings_readers: Functions that read additional settings from a model directory, by name.
         tasks: Subclasses of `Task`, by name.
         pipelines: Subclasses of `ModelPipeline`, or other classes with an `open` method like

@@ -68,7 +68,7 @@ def test_load_rejects_tensorflow_checkpoint(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model_type": None}, r"config\.json: model_type = None is not supported"),
+        ({"model_type": None}, r"config\.json: has no model_type; add"),
         (
             {"bertkit": {"length": "long"}},
             r"config\.json: bertkit\.length must be a number of tokens",

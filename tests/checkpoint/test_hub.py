@@ -77,9 +77,16 @@ def test_pytorch_files_are_downloaded_only_without_safetensors(
 ) -> None:
     files = {name: FILES[name] for name in ("config.json", "vocab.txt", "pytorch_model.bin")}
     monkeypatch.setitem(Hub.pushed, "org/old", {**files, "training_args.bin": b"", "a.py": b""})
-    tiny, old = resolve_names(hub, tmp_path, ("org/tiny", None), ("org/old", None))
+    # A dense layer of sentence-transformers has its own file.
+    dense = {**FILES, "2_Dense/pytorch_model.bin": b"a layer", "spm.model": b"pieces"}
+    monkeypatch.setitem(Hub.pushed, "org/dense", dense)
+    names = [(f"org/{name}", None) for name in ("tiny", "old", "dense")]
+    tiny, old, modules = resolve_names(hub, tmp_path, *names)
     assert "pytorch_model.bin" not in tiny
     assert old == {name: data.decode() for name, data in files.items()}
+    assert "pytorch_model.bin" not in modules
+    assert modules["2_Dense/pytorch_model.bin"] == "a layer"
+    assert modules["spm.model"] == "pieces"
 
 
 def test_resolve_uses_cache_if_hub_is_unreachable(hub: str, tmp_path: Path) -> None:

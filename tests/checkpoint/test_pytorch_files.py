@@ -6,6 +6,9 @@ import json
 import os
 import pickle
 import random
+import shlex
+import subprocess
+import sys
 import zipfile
 from collections import OrderedDict
 from pathlib import Path
@@ -51,6 +54,15 @@ def test_tensors_equal_saved_tensors(is_zip: bool, tmp_path: Path) -> None:
     for name, tensor in WEIGHTS.items():
         assert found[name].dtype == tensor.dtype
         assert torch.equal(found[name], tensor)
+
+
+def test_tensors_of_one_storage_load(tmp_path: Path) -> None:
+    shared = torch.arange(12.0).view(3, 4)
+    torch.save({"embedding": shared, "decoder": shared, "row": shared[1]}, tmp_path / "a.bin")
+    found = read_pytorch(tmp_path / "a.bin")
+    assert torch.equal(found["embedding"], shared)
+    assert torch.equal(found["decoder"], shared)
+    assert torch.equal(found["row"], shared[1])
 
 
 @pytest.mark.parametrize("is_zip", [True, False], ids=["zip", "before torch 1.6"])
@@ -184,3 +196,25 @@ def test_model_loads_from_pytorch_files(is_sharded: bool, tmp_path: Path) -> Non
     np.testing.assert_array_equal(bertkit.pipeline("embed", folder)(texts), expected)
     report = bertkit.load(folder).report
     assert report.fresh == report.unused == ()
+
+
+def test_copy_with_safetensors_is_suggested_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tokenizer = tiny_tokenizer("abcde")
+    bertkit.load(tiny_folder(tmp_path / "safe", tokenizer, "mlm"))
+    assert capsys.readouterr().err == ""
+    folder = tiny_folder(tmp_path / "model", tokenizer, "mlm")
+    save_as_bin(folder, is_sharded=False)
+    expected = bertkit.load(folder).model.state_dict()
+    message = capsys.readouterr().err
+    bertkit.load(folder)
+    assert capsys.readouterr().err == ""
+    (line,) = message.splitlines()
+    assert line.startswith(f"{folder}: the weights are a pickle; ")
+    # The command in the message writes a copy with the same weights.
+    command = shlex.split(line.partition(", run ")[2])
+    subprocess.run([sys.executable, *command[1:]], cwd=tmp_path, check=True)
+    assert (tmp_path / "copy" / "model.safetensors").exists()
+    for name, tensor in bertkit.load(tmp_path / "copy").model.state_dict().items():
+        assert torch.equal(tensor, expected[name])

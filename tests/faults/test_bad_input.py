@@ -352,7 +352,7 @@ FOLDERS: dict[str, tuple[Edit, str]] = {
     "another family": (edit_config(model_type="xlnet"), "because it has relative positions"),
     "family spelt like ours": (
         edit_config(model_type="deberta"),
-        "the position projections of DeBERTa version 1, unlike versions 2 and 3",
+        "the positions of DeBERTa version 1, unlike 2 and 3",
     ),
     "adapters by language": (edit_config(model_type="xmod"), "an adapter per language"),
     "another spelt like ours": (edit_config(model_type="xlm"), "model_type = 'xlm' is not"),

@@ -29,17 +29,21 @@ def read_config(
         CheckpointError: If the family or a setting is not supported, or the model requires remote
             code.
     """
-    kind = settings.get("model_type")
+    kind, known = settings.get("model_type"), ", ".join(FAMILIES)
     if not _is_code_supported(settings):
         raise CheckpointError(
             f"{path}: auto_map requires remote code, which bertkit does not run; use a checkpoint "
-            "of a supported family (" + ", ".join(FAMILIES) + ")"
+            f"of a supported family ({known})"
         )
     family = family or family_of(kind)
     if family is None:
-        known = ", ".join(FAMILIES)
-        feature = UNSUPPORTED_MODELS.get(kind) if isinstance(kind, str) else None
-        near = did_you_mean(kind, FAMILIES) if isinstance(kind, str) and feature is None else ""
+        if kind is None:
+            raise CheckpointError(
+                f"{path}: has no model_type; add the architecture of the weights, such as "
+                '"model_type": "bert"'
+            )
+        feature = UNSUPPORTED_MODELS.get(str(kind))
+        near = did_you_mean(str(kind), FAMILIES) if feature is None else ""
         raise CheckpointError(
             f"{path}: model_type = {kind!r} is not supported"
             + (f", because it has {feature}" if feature else "")

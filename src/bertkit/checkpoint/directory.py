@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from bertkit.checkpoint.config_json import (
     read_config,
 )
 from bertkit.checkpoint.formats import FORMATS, open_format
-from bertkit.checkpoint.hub import resolve
+from bertkit.checkpoint.hub import PYTORCH_FILES, has_weights, resolve
 from bertkit.checkpoint.pooling_files import read_object, read_pooling, write_pooling
 from bertkit.checkpoint.run_directory import warn_unfinished
 from bertkit.checkpoint.weights import (
@@ -38,6 +38,7 @@ from bertkit.checkpoint.weights import (
     write_tensors,
 )
 from bertkit.config import flat, paths, plain
+from bertkit.console import say
 from bertkit.data.labels import join_labels
 from bertkit.errors import CheckpointError, did_you_mean
 from bertkit.families import Family
@@ -283,6 +284,7 @@ def load(
     report = fill(model, family, weights, fresh=fresh, where=stored.file(FILE))
     tokenizer = _read_tokenizer(stored, family, config)
     length = stored.length or length_of(settings, path) or tokenizer.max_length
+    _suggest_copy(folder if adapter is None else adapter.base, stored.folder)
     return Loaded(
         model=model.eval(),
         tokenizer=tokenizer,
@@ -296,6 +298,14 @@ def load(
         generation=_read_generation(stored.folder, settings, model) if "lm" in requested else None,
         base=None if adapter is None else adapter.base,
     )
+
+
+@cache
+def _suggest_copy(model: Path, folder: Path) -> None:
+    """Print once how to store a copy of a model with safetensors, if its weights are a pickle."""
+    if any(folder.glob(PYTORCH_FILES)) and not has_weights(folder):
+        code = f"import bertkit; bertkit.load({str(model)!r}).save('copy')"
+        say(f'{model}: the weights are a pickle; to store safetensors, run python -c "{code}"')
 
 
 def _stored(

@@ -15,8 +15,11 @@ WEIGHT_FILES = ("*.safetensors", "*.hdf5", "vectors.txt.gz")
 PYTORCH_FILES = "pytorch_model*.bin"
 """File name pattern of weights that are used only if a model has no other weight files."""
 
-MODEL_FILES = ("*.json", "*.txt", "*.spm", *WEIGHT_FILES)
-"""File name patterns of a model: weights, settings, and vocabulary, but no code."""
+MODEL_FILES = ("*.json", "*.txt", "*.spm", "*.model", f"[0-9]_*/{PYTORCH_FILES}", *WEIGHT_FILES)
+"""File name patterns of a model: weights, settings, and vocabulary, but no code.
+
+A dense layer of sentence-transformers is in a directory such as `2_Dense`.
+"""
 
 RECORDS = (RUN, SCORES, EXPERIMENT, TEST, TUNING_FILE)
 """Files that describe a training run or a machine, and are not part of the model."""
@@ -60,7 +63,7 @@ def resolve(name: str | Path, revision: str | None = None) -> Path:
     options: dict[str, Any] = {"revision": revision, "ignore_patterns": [TUNING_FILE]}
     try:
         folder = Path(snapshot_download(name, allow_patterns=list(MODEL_FILES), **options))
-        if not _has_weights(folder):
+        if not has_weights(folder):
             snapshot_download(name, allow_patterns=[PYTORCH_FILES], **options)
         return folder
     except GatedRepoError:
@@ -84,11 +87,11 @@ def model_files(folder: Path) -> list[str]:
     modules = ("", "[0-9]_*/", "base/", "base/[0-9]_*/")
     kinds = (module + kind for module in modules for kind in (*MODEL_FILES, PYTORCH_FILES))
     files = [path for kind in kinds for path in folder.glob(kind)]
-    used = [path for path in files if path.suffix != ".bin" or not _has_weights(path.parent)]
+    used = [path for path in files if path.suffix != ".bin" or not has_weights(path.parent)]
     return sorted({path.relative_to(folder).as_posix() for path in used} - set(RECORDS))
 
 
-def _has_weights(folder: Path) -> bool:
+def has_weights(folder: Path) -> bool:
     """Return whether a directory contains weight files that are not PyTorch pickles."""
     return any(next(folder.glob(kind), None) for kind in WEIGHT_FILES)
 

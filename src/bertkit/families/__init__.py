@@ -55,9 +55,7 @@ UNSUPPORTED_MODELS: Mapping[str, str] = {
     name: reason
     for reason, names in {
         "relative positions": ("xlnet", "funnel"),
-        "the position projections of DeBERTa version 1, unlike versions 2 and 3 (deberta-v2)": (
-            "deberta",
-        ),
+        "the positions of DeBERTa version 1, unlike 2 and 3 (deberta-v2)": ("deberta",),
         "an adapter per language in every layer": ("xmod",),
         "different rotary positions": ("esm", "eurobert", "jina_embeddings_v3", "roformer"),
         "a different attention mechanism": (
@@ -82,6 +80,7 @@ UNSUPPORTED_MODELS: Mapping[str, str] = {
             "xlm-roberta-xl",
         ),
         "layout embeddings": ("layoutlm", "lilt", "markuplm"),
+        "characters instead of tokens": ("canine",),
         "a decoder": ("bert-generation", "mbart"),
         "a different decoder": ("gemma", "gemma2", "gemma3_text", "mistral", "qwen2", "qwen3"),
     }.items()

@@ -13,7 +13,7 @@ from typing import Any
 from bertkit.errors import ConfigError
 from bertkit.families.family import (
     BERT_SETTINGS,
-    CRF,
+    TOKEN_HEADS,
     Family,
     Special,
     architectures,
@@ -117,9 +117,7 @@ ALBERT = Family(
         "pooler": module("transform.dense", "albert.pooler"),
         "classify": _CLASSIFIER,
         "choose": _CLASSIFIER,
-        "answer": module("out", "qa_outputs"),
-        "tag": module("out", "classifier"),
-        "crf": {**module("out", "classifier"), **CRF},
+        **TOKEN_HEADS,
     },
     derived={
         "predictions.decoder.weight": "albert.embeddings.word_embeddings.weight",

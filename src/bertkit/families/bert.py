@@ -11,7 +11,7 @@ from typing import Any
 
 from bertkit.families.family import (
     BERT_SETTINGS,
-    CRF,
+    TOKEN_HEADS,
     Family,
     architectures,
     bert_layers,
@@ -49,9 +49,7 @@ def _family(
             "pooler": module("transform.dense", f"{name}.pooler.dense"),
             "classify": classifier,
             "choose": classifier,
-            "answer": module("out", "qa_outputs"),
-            "tag": module("out", "classifier"),
-            "crf": {**module("out", "classifier"), **CRF},
+            **TOKEN_HEADS,
         },
         derived={
             "cls.predictions.decoder.weight": f"{name}.embeddings.word_embeddings.weight",

@@ -13,7 +13,7 @@ from typing import Any
 from bertkit.errors import ConfigError
 from bertkit.families.family import (
     BERT_SETTINGS,
-    CRF,
+    TOKEN_HEADS,
     Family,
     Special,
     architectures,
@@ -140,9 +140,7 @@ DEBERTA = Family(
         },
         "classify": _POOLED,
         "choose": _POOLED,
-        "answer": module("out", "qa_outputs"),
-        "tag": module("out", "classifier"),
-        "crf": {**module("out", "classifier"), **CRF},
+        **TOKEN_HEADS,
     },
     derived={
         f"{_LEGACY}decoder.weight": "deberta.embeddings.word_embeddings.weight",

@@ -6,7 +6,7 @@ stored like other weights.
 
 from __future__ import annotations
 
-from bertkit.families.family import CRF, Family, architectures, embeddings, module
+from bertkit.families.family import TOKEN_HEADS, Family, architectures, embeddings, module
 
 _LAYER = "distilbert.transformer.layer.{}."
 _QKV = (f"{_LAYER}attention.{part}" for part in ("q_lin", "k_lin", "v_lin"))
@@ -59,9 +59,7 @@ DISTILBERT = Family(
         },
         "classify": _CLASSIFIER,
         "choose": _CLASSIFIER,
-        "answer": module("out", "qa_outputs"),
-        "tag": module("out", "classifier"),
-        "crf": {**module("out", "classifier"), **CRF},
+        **TOKEN_HEADS,
     },
     derived={"vocab_projector.weight": "distilbert.embeddings.word_embeddings.weight"},
     architectures=architectures("DistilBert"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bertkit.families.family import (
     BERT_SETTINGS,
-    CRF,
+    TOKEN_HEADS,
     Family,
     architectures,
     bert_layers,
@@ -66,9 +66,7 @@ ELECTRA = Family(
             **module("pooler.transform.dense", "sequence_summary.summary"),
             **module("out", "classifier"),
         },
-        "answer": module("out", "qa_outputs"),
-        "tag": module("out", "classifier"),
-        "crf": {**module("out", "classifier"), **CRF},
+        **TOKEN_HEADS,
     },
     derived={"generator_lm_head.weight": "electra.embeddings.word_embeddings.weight"},
     ignored=("electra.embeddings.position_ids",),

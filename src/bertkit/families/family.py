@@ -5,7 +5,7 @@ In this module, the prefix `hf_` marks names and values of Hugging Face checkpoi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -491,7 +491,7 @@ def bert_layers(prefix: str, suffix: str = "") -> dict[str, str | tuple[str, ...
     }
 
 
-def roberta_heads(prefix: str) -> dict[str, dict[str, str | tuple[str, ...]]]:
+def roberta_heads(prefix: str) -> dict[str, Names]:
     """Return the tables for heads whose weights are named as in RoBERTa.
 
     Args:
@@ -512,9 +512,7 @@ def roberta_heads(prefix: str) -> dict[str, dict[str, str | tuple[str, ...]]]:
             **module("pooler.transform.dense", f"{prefix}pooler.dense"),
             **module("out", "classifier"),
         },
-        "answer": module("out", "qa_outputs"),
-        "tag": module("out", "classifier"),
-        "crf": {**module("out", "classifier"), **CRF},
+        **TOKEN_HEADS,
     }
 
 
@@ -546,12 +544,15 @@ BERT_SETTINGS = {
 """bertkit's settings -> the keys of `config.json` that most families similar to BERT use."""
 
 
-def architectures(name: str, *more: tuple[frozenset[str], str]) -> dict[frozenset[str], str]:
+def architectures(
+    name: str, *more: tuple[frozenset[str], str], missing: Collection[str] = ()
+) -> dict[frozenset[str], str]:
     """Return the class in transformers for each head that most families have.
 
     Args:
         name: Prefix of the class names.
         *more: Additional pairs of a set of heads and its class.
+        missing: Heads that have no class in transformers.
     """
     classes = {
         frozenset({"mlm"}): "MaskedLM",
@@ -561,7 +562,8 @@ def architectures(name: str, *more: tuple[frozenset[str], str]) -> dict[frozense
         frozenset({"tag"}): "TokenClassification",
         frozenset({"crf"}): "TokenClassification",
     }
-    defaults = {heads: f"{name}For{suffix}" for heads, suffix in classes.items()}
+    known = {heads: suffix for heads, suffix in classes.items() if heads.isdisjoint(missing)}
+    defaults = {heads: f"{name}For{suffix}" for heads, suffix in known.items()}
     return {frozenset(): f"{name}Model", **defaults, **dict(more)}
 
 
@@ -582,3 +584,10 @@ SCORES: dict[str, Names] = {head: {"out.weight": "score.weight"} for head in ("c
 
 CRF = {f"crf.{part}": f"crf.{part}" for part in ("transitions", "start", "end")}
 """Weights of the CRF, which exist only in bertkit's checkpoints."""
+
+TOKEN_HEADS: dict[str, Names] = {
+    "answer": module("out", "qa_outputs"),
+    "tag": module("out", "classifier"),
+    "crf": {**module("out", "classifier"), **CRF},
+}
+"""Heads of tokens, with the names that most families share."""

@@ -12,7 +12,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from bertkit.errors import ConfigError
-from bertkit.families.family import BERT_SETTINGS, CRF, Family, Special, embeddings, module
+from bertkit.families.family import (
+    BERT_SETTINGS,
+    CRF,
+    Family,
+    Special,
+    architectures,
+    embeddings,
+    module,
+)
 from bertkit.models.config import RotaryPositions, TransformerConfig
 
 ROTARY = 160_000.0
@@ -154,11 +162,5 @@ GTE = Family(
         r"new\.(.+)": (r"gte.\1",),
         r"lm_head\.norm\.(\w+)": (r"lm_head.layer_norm.\1",),
     },
-    architectures={
-        frozenset(): "GteModel",
-        frozenset({"mlm"}): "GteForMaskedLM",
-        frozenset({"classify"}): "GteForSequenceClassification",
-        frozenset({"tag"}): "GteForTokenClassification",
-        frozenset({"crf"}): "GteForTokenClassification",
-    },
+    architectures=architectures("Gte", missing=("choose", "answer")),
 )

@@ -9,7 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from bertkit.families.family import BERT_SETTINGS, CRF, Family, Special, embeddings, module
+from bertkit.families.family import (
+    BERT_SETTINGS,
+    CRF,
+    Family,
+    Special,
+    architectures,
+    embeddings,
+    module,
+)
 from bertkit.families.rotary import rotary_base
 from bertkit.models.config import RotaryPositions, TransformerConfig
 from bertkit.published_keys import KeyTable
@@ -148,11 +156,5 @@ NOMIC_BERT = Family(
         "cls.predictions.decoder.weight": "nomic_bert.embeddings.word_embeddings.weight",
         "cls.predictions.decoder.bias": "cls.predictions.bias",
     },
-    architectures={
-        frozenset(): "NomicBertModel",
-        frozenset({"mlm"}): "NomicBertForMaskedLM",
-        frozenset({"classify"}): "NomicBertForSequenceClassification",
-        frozenset({"tag"}): "NomicBertForTokenClassification",
-        frozenset({"crf"}): "NomicBertForTokenClassification",
-    },
+    architectures=architectures("NomicBert", missing=("choose", "answer")),
 )

@@ -133,11 +133,13 @@ CLASSES = {
     "AlbertTokenizer": TokenizerClass(("do_lower_case", "keep_accents", "add_prefix_space")),
     "CamembertTokenizer": TokenizerClass(("add_prefix_space",), ("bos", "eos")),
     "DebertaV2Tokenizer": TokenizerClass(
-        ("do_lower_case", "split_by_punct", "add_prefix_space"), _SEPARATED
+        ("do_lower_case", "split_by_punct", "add_prefix_space"), _SEPARATED, "spm.model"
     ),
     "LlamaTokenizer": TokenizerClass(("add_prefix_space", "legacy")),
     "T5Tokenizer": TokenizerClass(adds=(None, "eos")),
-    "XLMRobertaTokenizer": TokenizerClass(("add_prefix_space",), ("bos", "eos")),
+    "XLMRobertaTokenizer": TokenizerClass(
+        ("add_prefix_space",), ("bos", "eos"), "sentencepiece.bpe.model"
+    ),
     "PreTrainedTokenizerFast": TokenizerClass(rebuilds=False),
     "TokenizersBackend": TokenizerClass(rebuilds=False),
 }
@@ -154,6 +156,8 @@ OTHER = TokenizerClass(tuple(dict.fromkeys(key for c in CLASSES.values() for key
 _CLASS_OF_MODEL = {
     "bart": "RobertaTokenizer",
     "bert": "BertTokenizer",
+    "camembert": "CamembertTokenizer",
+    "deberta-v2": "DebertaV2Tokenizer",
     "distilbert": "BertTokenizer",
     "electra": "BertTokenizer",
     "gpt2": "GPT2Tokenizer",
@@ -161,6 +165,7 @@ _CLASS_OF_MODEL = {
     "nomic_bert": "BertTokenizer",
     "openai-gpt": "OpenAIGPTTokenizer",
     "roberta": "RobertaTokenizer",
+    "xlm-roberta": "XLMRobertaTokenizer",
 }
 """`model_type` -> the tokenizer class, for directories that do not specify a class."""
 

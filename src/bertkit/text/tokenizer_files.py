@@ -65,13 +65,14 @@ class TokenizerFormat(NamedTuple):
     file: str
     """Name of a file that each directory of this format contains."""
     open: Callable[[Path, dict[str, Any], Language], Opened]
-    train: Callable[..., Any]
-    """Function that trains a vocabulary. Its arguments are texts, an output directory, and `size`.
+    train: Any = None
+    """Function that trains a vocabulary, or None. Its arguments are texts, an output directory, and
+    `size`.
     """
 
 
 TOKENIZERS: Mapping[str, TokenizerFormat] = Registry("tokenizers", {})
-"""`use` of a vocabulary -> the format of its tokenizer files."""
+"""Name -> format of tokenizer files. The `use` of a vocabulary is the name of its format."""
 
 WORD_END = "</w>"
 """Suffix of the last token of a word in GPT's vocabulary."""

@@ -56,6 +56,7 @@ HASHED = (
     "special_tokens_map.json",
     "added_tokens.json",
     "*.spm",
+    "*.model",
 )
 """Patterns of files that contain weights, settings or tokenizers."""
 

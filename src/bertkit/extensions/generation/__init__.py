@@ -21,7 +21,11 @@ EXTENSION = Extension(
         "dpo": "bertkit.extensions.generation.tasks.dpo:Dpo",
         "seq2seq": "bertkit.extensions.generation.tasks.seq2seq:Seq2seq",
     },
-    tokenizers={"translate": "bertkit.extensions.generation.marian_tokenizer:MARIAN"},
+    tokenizers={
+        "translate": "bertkit.extensions.generation.marian_tokenizer:MARIAN",
+        "deberta": "bertkit.extensions.generation.encoder_tokenizers:DEBERTA",
+        "xlm-roberta": "bertkit.extensions.generation.encoder_tokenizers:XLM_ROBERTA",
+    },
     objectives={
         "next": "bertkit.extensions.generation.objectives:NextTokenConfig",
         "translate": "bertkit.extensions.generation.objectives:TranslationConfig",

@@ -9,21 +9,24 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import tokenizers
-from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import processors
 
 from bertkit.errors import TokenizerError
+from bertkit.extensions.generation.sentencepiece_model import (
+    NORMAL,
+    UNKNOWN,
+    USER,
+    read_model,
+    unigram,
+)
 from bertkit.extensions.generation.shared_vocabulary import train_shared
 from bertkit.storage import VOCABULARY, read_bytes, read_json
-from bertkit.text.file_limits import check_added, check_charsmap, check_tokens
+from bertkit.text.file_limits import check_tokens
 from bertkit.text.tokenizer_files import Language, Numbering, Opened, TokenizerFormat
 
 FILES = ("source.spm", "target.spm", "vocab.json", "target_vocab.json")
 """Tokenizer files in a model directory. The last exists only if each language has its own token
 ids."""
-
-UNIGRAM, NORMAL, UNKNOWN, USER = 1, 1, 2, 4
-"""Model type and token types of SentencePiece's protobuf format."""
 
 
 def open_marian(folder: Path, settings: dict[str, Any], side: Language) -> Opened:
@@ -54,7 +57,14 @@ def open_marian(folder: Path, settings: dict[str, Any], side: Language) -> Opene
     if missing:
         raise TokenizerError(f"{vocabulary}: has no {min(missing)}; download the file again")
     check_tokens(ids, str(vocabulary))
-    core = _unigram(folder / f"{side}.spm", files[f"{side}.spm"])
+    model = read_model(folder / f"{side}.spm")
+    # Control tokens must not match text. A leading space prevents this, because the pre-tokenizer
+    # replaces all spaces in the text.
+    tokens = [
+        (token.piece if token.type in (NORMAL, UNKNOWN, USER) else f" {token.piece}", token.score)
+        for token in model.pieces
+    ]
+    core = unigram(model, tokens)
     core.add_special_tokens(["</s>", "<unk>", "<pad>"])
     core.add_tokens([token for token in ids if token.startswith(">>") and token.endswith("<<")])
     core.post_processor = processors.TemplateProcessing(
@@ -62,54 +72,6 @@ def open_marian(folder: Path, settings: dict[str, Any], side: Language) -> Opene
     )
     settings = {"tokenizer_class": "MarianTokenizer", **settings}
     return Opened(core, settings, folder, Numbering(ids, files))
-
-
-def _unigram(path: Path, content: bytes) -> tokenizers.Tokenizer:
-    """Convert a SentencePiece model to a tokenizer from the `tokenizers` library."""
-    try:
-        from google.protobuf.message import DecodeError
-        from sentencepiece import sentencepiece_model_pb2 as sentencepiece
-    except ImportError:
-        raise TokenizerError(
-            f"{path}: requires SentencePiece; run pip install 'bertkit[generation]'"
-        ) from None
-    # protobuf creates the class only when the module is imported.
-    model = sentencepiece.ModelProto()  # type: ignore[attr-defined]
-    try:
-        model.ParseFromString(content)
-    except DecodeError as error:
-        raise TokenizerError(
-            f"{path}: not a SentencePiece model ({error}); download the file again"
-        ) from None
-    trainer, rules = model.trainer_spec, model.normalizer_spec
-    unknown = [index for index, token in enumerate(model.pieces) if token.type == UNKNOWN]
-    if trainer.model_type != UNIGRAM or trainer.treat_whitespace_as_suffix or len(unknown) != 1:
-        raise TokenizerError(
-            f"{path}: this SentencePiece model is not supported; use a Unigram model with spaces "
-            "before words and one unknown token"
-        )
-    check_tokens((token.piece for token in model.pieces), str(path))
-    check_added((token.piece for token in model.pieces if token.type == USER), str(path))
-    check_charsmap(rules.precompiled_charsmap, str(path))
-    # Control tokens must not match text. A leading space prevents this, because the pre-tokenizer
-    # replaces all spaces in the text.
-    tokens = [
-        (token.piece if token.type in (NORMAL, UNKNOWN, USER) else f" {token.piece}", token.score)
-        for token in model.pieces
-    ]
-    core = tokenizers.Tokenizer(models.Unigram(tokens, unknown[0], trainer.byte_fallback))
-    steps: list[normalizers.Normalizer] = []
-    if rules.precompiled_charsmap:
-        steps.append(normalizers.Precompiled(rules.precompiled_charsmap))
-    if rules.remove_extra_whitespaces:
-        steps.append(normalizers.Replace(tokenizers.Regex("^ +| +$"), ""))
-        steps.append(normalizers.Replace(tokenizers.Regex(" {2,}"), " "))
-    core.normalizer = normalizers.Sequence(steps)
-    scheme = "always" if rules.add_dummy_prefix else "never"
-    core.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme)
-    core.decoder = decoders.Metaspace(prepend_scheme=scheme)
-    core.add_tokens([token.piece for token in model.pieces if token.type == USER])
-    return core
 
 
 MARIAN = TokenizerFormat("source.spm", open_marian, train_shared)
