@@ -22,8 +22,8 @@ from bertkit.registry import BUILTIN
 FOLDER = "extensions."
 
 CEILINGS = {
-    "code lines of the core": 21_900,
-    "code lines": 37_359,
+    "code lines of the core": 21_837,
+    "code lines": 37_648,
     "imports from the core to extensions": 0,
     "imports between extensions": 0,
 }

@@ -174,10 +174,6 @@ class ModelFormat:
         """Load the model for computing vectors of single words."""
         return self.load_frozen(settings)
 
-    def load_neighbors(self) -> Any:
-        """Load a function that takes a word and a number N and returns the N most similar words."""
-        raise self.mismatch("a file of word vectors")
-
     def load_pipelines(self, settings: LoadSettings) -> Any:
         """Load the model and return all pipelines that it supports."""
         raise self.mismatch("a model that can be served")

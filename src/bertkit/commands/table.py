@@ -31,7 +31,7 @@ COMMANDS = {
     "finetune dpo": "extensions.generation.tasks.dpo:Dpo",
     "finetune seq2seq": "extensions.generation.tasks.seq2seq:Seq2seq",
     "distill": "recipes.distill:distill",
-    "augment": "recipes.augment:augment",
+    "augment": "extensions.classic.augment:augment",
     "edit average": "recipes.average:average",
     "edit prune": "recipes.prune:prune",
     "edit positions": "recipes.extend:extend_positions",

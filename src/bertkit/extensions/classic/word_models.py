@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -54,10 +54,6 @@ class WordVectorsFormat(ModelFormat):
     def load_words(self, settings: LoadSettings) -> FrozenVectors:
         check_cpu(settings.device, "a file of word vectors")
         return FrozenVectors(Vectors.load(self.path))
-
-    def load_neighbors(self) -> Callable[[str, int], list[str]]:
-        near = Vectors.load(self.path)
-        return lambda word, count: [w for w, _ in near.nearest(word, count)] if word in near else []
 
     def load_pipelines(self, settings: LoadSettings) -> SupportedPipelines:
         vectors = Vectors.load(self.path)

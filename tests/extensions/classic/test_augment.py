@@ -15,7 +15,7 @@ from bertkit import cli
 from bertkit.checkpoint.directory import save
 from bertkit.errors import BertkitError, ConfigError
 from bertkit.families import BERT
-from bertkit.recipes.augment import WORD, Guesser, augment, replace_words
+from bertkit.extensions.classic.augment import WORD, Guesser, augment, replace_words
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.vocabulary_training import train
 

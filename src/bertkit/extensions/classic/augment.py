@@ -15,9 +15,9 @@ import numpy as np
 from torch import Tensor
 
 from bertkit.batch import Batch
-from bertkit.checkpoint.formats import FORMATS
 from bertkit.config import Count, Seed
 from bertkit.errors import ConfigError
+from bertkit.extensions.classic.word_vectors import Vectors
 from bertkit.pipelines import pipeline
 from bertkit.storage import check_unused, write_text
 from bertkit.tasks.classify import Classify, LabelExample
@@ -97,7 +97,7 @@ def augment(
             f"{copies}, candidates = {candidates}, probability = {probability}"
         )
     guesser = Guesser(model, candidates, device)
-    neighbors = None if vectors is None else FORMATS["word-vectors"](vectors).load_neighbors()
+    neighbors = None if vectors is None else _load_neighbors(vectors)
     rows: Sequence[LabelExample] = read_examples(Classify, data, reading)
     lines, changed = [], 0
     for number, row in enumerate(rows):
@@ -125,6 +125,12 @@ def replace_words(text: str, candidates: Candidates, rate: float, rng: np.random
             parts += [text[end:start], words[int(rng.integers(len(words)))]]
             end = stop
     return "".join([*parts, text[end:]])
+
+
+def _load_neighbors(vectors: Path) -> Neighbors:
+    """Return a function that finds the words with the most similar vectors in a file."""
+    near = Vectors.load(vectors)
+    return lambda word, count: [w for w, _ in near.nearest(word, count)] if word in near else []
 
 
 def _candidates(text: str, guesser: Guesser, neighbors: Neighbors | None, count: int) -> Candidates:
