@@ -91,6 +91,7 @@ def test_pretrain_rejects_missing_corpus_and_unknown_settings(
         (("bert-tiny", *out), "--corpus is required; run `bertkit prepare`"),
         (("--train.steps", 3, *out), "--corpus is required"),
         (("--train.steps", 3, "bert-tiny", "--corpus", corpus, *out), "'bert-tiny': not a setting"),
+        (("bert-tiny", "--device", "cpu", *out), "did you mean '--train.device'?"),
     ):
         assert run_pretrain(*words) == 2
         assert message in capsys.readouterr().err

@@ -14,7 +14,7 @@ from bertkit.errors import ConfigError
 from bertkit.recipes.model_sizes import PRETRAININGS
 from bertkit.recipes.pretrain import pretrain as run_pretraining
 from bertkit.recipes.pretrain_config import config_class, read_config
-from bertkit.recipes.run_file import read_run_file
+from bertkit.recipes.run_file import Train, read_run_file
 from bertkit.recipes.start_model import load_start
 from bertkit.storage import read_json
 from bertkit.training.run import Resume
@@ -66,7 +66,8 @@ def pretrain(
     if config is not None and start is not None:
         raise ConfigError(f"{config}: a run file cannot be combined with --start; remove one")
     record = _record(out) if resume and (config is None or corpus is None) else {}
-    changes = list(parse_changes(settings, OPTIONS))
+    names = (f"--train.{name}" for name in Train.__struct_fields__)
+    changes = list(parse_changes(settings, [*OPTIONS, *names]))
     corpus = corpus or record.get("corpus_folder")
     if config is None:
         start = start or record.get("start")
