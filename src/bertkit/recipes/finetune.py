@@ -78,7 +78,7 @@ class Finetune(Settings, frozen=True):
     """Layer-wise learning rate decay: the learning rate of a layer is the rate of the layer above
     it, multiplied by this factor. 1 means no decay."""
     frozen_layers: Annotated[int, Meta(ge=0)] = 0
-    """Number of layers to freeze, counted from the bottom. The embeddings are then also frozen."""
+    """Number of frozen layers, counted from the bottom. The embeddings are then also frozen."""
     gradual_unfreezing: bool = False
     """Whether to train only the heads in the first epoch, and to unfreeze one more layer in each
     following epoch, from the top down and the embeddings last (Howard & Ruder 2018)."""
@@ -102,8 +102,8 @@ class Finetune(Settings, frozen=True):
     max_length: Count | None = None
     """Maximum sequence length in tokens. Default: the model's maximum length."""
     max_batch_tokens: Count = 8192
-    """Maximum number of tokens per forward pass. A step with more tokens is split into several
-    passes, whose gradients are accumulated in fp32."""
+    """Maximum number of tokens per forward pass. A step with more tokens takes several passes, whose
+    gradients are summed in fp32 (gradient accumulation)."""
     precision: Precision = "auto"
     """Mixed precision (bf16) or fp32; fp16 is not supported. Auto uses bf16 if it is faster."""
     device: str = "auto"

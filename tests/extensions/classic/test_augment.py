@@ -14,8 +14,8 @@ from tests.factories import tiny_model
 from bertkit import cli
 from bertkit.checkpoint.directory import save
 from bertkit.errors import BertkitError, ConfigError
-from bertkit.families import BERT
 from bertkit.extensions.classic.augment import WORD, Guesser, augment, replace_words
+from bertkit.families import BERT
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.vocabulary_training import train
 
