@@ -382,7 +382,7 @@ FOLDERS: dict[str, tuple[Edit, str]] = {
     "index of nothing": (only_index(b"{}"), "not a valid index"),
     "index that leaves the folder": (
         only_index(b'{"weight_map": {"a": "../a.safetensors"}}'),
-        "is not a file of this directory",
+        "is not a file in this directory",
     ),
     "modules of no kind": (write("modules.json", b"{}"), "not a list of modules"),
     "unknown module": (

@@ -157,7 +157,9 @@ def outcomes(
 
 def test_tokenizer_json_beyond_limits_is_rejected(specs: dict[str, str], tmp_path: Path) -> None:
     results = outcomes(CHANGES, specs, tmp_path)
-    assert {name for name, outcome in results.items() if ", the limit is " not in outcome} == set()
+    assert {
+        name for name, outcome in results.items() if ", but the limit is " not in outcome
+    } == set()
 
 
 def test_tokenizer_json_within_limits_is_loaded(specs: dict[str, str], tmp_path: Path) -> None:
@@ -185,7 +187,7 @@ def test_older_files_with_long_tokens_are_rejected(name: str, size: int, tmp_pat
     if name == "tokenizer_config.json":
         settings = {"additional_special_tokens": [long]}
         (tmp_path / name).write_text(json.dumps(settings), encoding="utf-8")
-    with pytest.raises(TokenizerError, match=rf"{size:,}, the limit is 1,000"):
+    with pytest.raises(TokenizerError, match=rf"{size:,}, but the limit is 1,000"):
         Tokenizer.load(tmp_path)
 
 
@@ -210,5 +212,5 @@ def test_sentencepiece_files_beyond_limits_are_rejected(part: str, tmp_path: Pat
         (tmp_path / f"{side}.spm").write_bytes(model.SerializeToString())
     vocab = {name: i for i, name in enumerate(names)}
     (tmp_path / "vocab.json").write_text(json.dumps(vocab), encoding="utf-8")
-    with pytest.raises(TokenizerError, match="200,000, the limit is 1,000"):
+    with pytest.raises(TokenizerError, match="200,000, but the limit is 1,000"):
         Tokenizer.load(tmp_path)

@@ -87,7 +87,7 @@ def test_classify_rejects_unsupported_input(folders: Path) -> None:
 def test_load_requires_labels_and_multilabel_is_restored(folders: Path, tmp_path: Path) -> None:
     import shutil
 
-    with pytest.raises(CheckpointError, match="pass labels for a new head"):
+    with pytest.raises(CheckpointError, match="pass labels to create a new one"):
         bertkit.load(folders / "pretrained", heads=("classify",))
     folder = tmp_path / "multi"
     shutil.copytree(folders / "classifier", folder)

@@ -112,7 +112,9 @@ def test_generate_rejects_long_source_and_missing_head(
     folder: Path, tiny: Path, tmp_path: Path
 ) -> None:
     writer = bertkit.pipeline("generate", folder)
-    with pytest.raises(DataError, match=r"the source has .* tokens, but the model supports 64"):
+    with pytest.raises(
+        DataError, match=r"the source has .* tokens, but the model supports at most 64"
+    ):
         writer(["short", "word " * 100])
     with pytest.raises(CheckpointError, match="has no lm head"):
         generate(str(tiny), file=tmp_path / "x")

@@ -163,9 +163,9 @@ def test_distill_rejects_incompatible_settings_before_writing(
     data = {"train": rows(16), "dev": rows(8), "out": tmp_path / "s"}
     strange = rows(16, ("x", "y"))
     faults = [
-        ({"layers": 9}, "at most 4 layers like its teacher, got 9"),
+        ({"layers": 9}, "at most 4 layers, as its teacher has, got 9"),
         ({"layers": 0}, "layers must be at least 1, got 0"),
-        ({"layers": 2, "follow": [1, 9]}, "must be a teacher layer, 1 to 4"),
+        ({"layers": 2, "follow": [1, 9]}, "must list a teacher layer, 1 to 4"),
         ({"student": other}, "the vocabulary of .* differs from the teacher's"),
         ({}, "set either student or layers"),
         ({"layers": 1, "student": other}, "set either student or layers"),

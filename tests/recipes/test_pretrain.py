@@ -599,7 +599,7 @@ def test_pretrain_rejects_invalid_teacher_settings(
         ),
         (
             override({**no_pairs, "teacher": teacher}, [(MOST, "128"), ("sampling.length", "65")]),
-            r"sampling\.length must be .* maximum length of 64 tokens, got 65; reduce it",
+            r"sampling\.length must be .* maximum length of 64 tokens, got 65; reduce sampling",
         ),
         (
             override({**no_pairs, "teacher": teacher}, [(MOST, "128"), (FIRST, "65")]),

@@ -115,7 +115,7 @@ def test_zero_init_cannot_be_combined_with_start_model(
         "sampling": {"length": 32},
         "train": {"steps": 1, "zero_init": True},
     }
-    with pytest.raises(ConfigError, match=r"train\.zero_init cannot be combined"):
+    with pytest.raises(ConfigError, match=r"train\.zero_init requires newly initialized"):
         pretrain(run_file, corpus=corpus, out=tmp_path / "run", start_from=load(tmp_path / "first"))
     assert not (tmp_path / "run").exists()
 

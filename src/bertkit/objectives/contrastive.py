@@ -6,13 +6,14 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
+from torch import distributed as dist
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from bertkit.batch import Batch, Packed, split_by_tokens
 from bertkit.models.heads import VectorClassifier
 from bertkit.models.model import Model
-from bertkit.training.distributed import share_of, sum_over_ranks
+from bertkit.nn.all_reduce import share_of, sum_over_ranks
 
 MAX_BATCH_TOKENS = 8192
 """Maximum number of tokens whose activations are in memory during training.
@@ -116,9 +117,10 @@ def compute_in_parts(
         return compute(model, batch)
     if not batch.shared:
         return _compute(compute, model, batch)
-    share, count = share_of(batch.layout.lengths), len(batch.layout.lengths)
+    lengths = batch.layout.lengths
+    share = share_of(lengths, dist.get_rank(), dist.get_world_size())
     rows = _compute(compute, model, _select(batch, share))
-    return sum_over_ranks(F.pad(rows, (0, 0, share.start, count - share.stop)))
+    return sum_over_ranks(F.pad(rows, (0, 0, share.start, len(lengths) - share.stop)))
 
 
 def _compute(compute: Callable[[Model, Batch], Tensor], model: Model, batch: Batch) -> Tensor:

@@ -112,7 +112,7 @@ def experiment(
     resume: bool = False,
     print_config: Annotated[bool, Parameter(negative="", show=False)] = False,
 ) -> dict[str, Any]:
-    """Run a program with several variants, settings and seeds, and compare the scores.
+    """Run a program with several settings and seeds, and compare scores.
 
     Each run has the directory OUT/VARIANT/COMBINATION/seed-N. If a run fails, its error is printed,
     and the experiment continues. In each variant, the combination with the best mean score on dev

@@ -85,7 +85,7 @@ def extend(
 def extend_positions(
     model: str | Path, /, *, length: int, out: Path, method: Literal["tile", "interpolate"] = "tile"
 ) -> dict[str, Any]:
-    """Add position embeddings to a model, so that it can process longer texts.
+    """Add position embeddings to a model, so that it reads longer texts.
 
     Continue pretraining on long texts afterwards.
 

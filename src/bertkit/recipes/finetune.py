@@ -102,8 +102,8 @@ class Finetune(Settings, frozen=True):
     max_length: Count | None = None
     """Maximum sequence length in tokens. Default: the model's maximum length."""
     max_batch_tokens: Count = 8192
-    """Maximum number of tokens per forward pass. A step with more tokens takes several passes, whose
-    gradients are summed in fp32 (gradient accumulation)."""
+    """Maximum number of tokens per forward pass. A step with more tokens takes several passes, and
+    their gradients are summed in fp32 (gradient accumulation)."""
     precision: Precision = "auto"
     """Mixed precision (bf16) or fp32; fp16 is not supported. Auto uses bf16 if it is faster."""
     device: str = "auto"

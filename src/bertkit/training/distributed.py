@@ -14,14 +14,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch import distributed as dist
 from torch.distributed.rendezvous import rendezvous
 
 from bertkit.console import console, say
-from bertkit.errors import BertkitError, ConfigError, TrainingError
+from bertkit.errors import BertkitError, ConfigError
+from bertkit.nn.all_reduce import connection_errors
 
 BUCKET_VALUES = 1 << 23
 """Maximum number of values per message (32 MB in fp32). Only a single tensor may be larger."""
@@ -76,7 +76,7 @@ class Ranks:
         if self.world == 1:
             return list(values)
         total = torch.tensor(values, dtype=torch.float64)
-        with _connection_errors():
+        with connection_errors():
             dist.all_reduce(total)
         return total.tolist()
 
@@ -87,7 +87,7 @@ class Ranks:
         """
         if self.world == 1:
             return
-        with torch.no_grad(), _connection_errors():
+        with torch.no_grad(), connection_errors():
             for bucket in _buckets(weights):
                 for weight in bucket:
                     if weight.grad is None:
@@ -115,7 +115,7 @@ class Ranks:
 
     def broadcast(self, weights: Iterable[Tensor], owner: int) -> None:
         """Copy the values of the weights from the process `owner` to all other processes."""
-        with torch.no_grad(), _connection_errors():
+        with torch.no_grad(), connection_errors():
             for bucket in _buckets(weights):
                 flat = torch.cat([weight.view(-1) for weight in bucket])
                 dist.broadcast(flat, owner)
@@ -134,7 +134,7 @@ class Ranks:
             return [message]
         sent = torch.frombuffer(bytearray(message.ljust(MESSAGE_BYTES, b"\0")), dtype=torch.uint8)
         received = [torch.empty_like(sent) for _ in range(self.world)]
-        with _connection_errors():
+        with connection_errors():
             dist.all_gather(received, sent, group=self.writers)
         return [bytes(tensor.tolist()).rstrip(b"\0") for tensor in received]
 
@@ -166,39 +166,6 @@ class Ranks:
 SINGLE_PROCESS = Ranks()
 
 
-def share_of(sizes: Sequence[int]) -> slice:
-    """Return the consecutive items that this process computes, at least one.
-
-    The total sizes of the shares are about equal.
-
-    Args:
-        sizes: Size of each item. There are at least as many items as processes.
-    """
-    world, count = dist.get_world_size(), len(sizes)
-    ends, ranks = np.cumsum(sizes), np.arange(world + 1)
-    bounds = np.searchsorted(ends, ends[-1] * ranks / world, side="right")
-    bounds = np.minimum(np.maximum.accumulate(bounds - ranks), count - world) + ranks
-    return slice(*bounds[dist.get_rank() :][:2].tolist())
-
-
-class _SumOverRanks(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, values: Tensor) -> Tensor:
-        with _connection_errors():
-            dist.all_reduce(total := values.clone())
-        return total
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        return _SumOverRanks.forward(ctx, gradient)
-
-
-def sum_over_ranks(values: Tensor) -> Tensor:
-    """Sum a tensor over all processes. Its gradient is also summed over all processes."""
-    total: Tensor = _SumOverRanks.apply(values)  # type: ignore[no-untyped-call]
-    return total
-
-
 @contextmanager
 def connect() -> Iterator[Ranks]:
     """Connect to the other processes that torchrun has started, if any.
@@ -216,7 +183,7 @@ def connect() -> Iterator[Ranks]:
         return
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
-    with _connection_errors():
+    with connection_errors():
         try:
             store, rank, world = next(rendezvous("env://"))
         except ValueError as error:
@@ -244,18 +211,6 @@ def connect() -> Iterator[Ranks]:
         raise type(error)(f"rank {ranks.rank}: {error}") from None
     finally:
         dist.destroy_process_group()
-
-
-@contextmanager
-def _connection_errors() -> Iterator[None]:
-    """Convert errors of torch.distributed to TrainingError within a context."""
-    try:
-        yield
-    except RuntimeError as error:
-        raise TrainingError(
-            "another process of the run has stopped or cannot be reached; see its output, then run "
-            f"the same command with --resume auto ({str(error).splitlines()[0]})"
-        ) from None
 
 
 def _copy_from(flat: Tensor, tensors: Sequence[Tensor]) -> None:

@@ -92,7 +92,7 @@ def test_fill_gap_rejects_invalid_input(run: Path, tmp_path: Path) -> None:
     for name in ("softmax.safetensors", "words.txt"):
         (published / name).write_bytes((run / name).read_bytes())
     (published / "words.txt").write_text("one\n")
-    with pytest.raises(CheckpointError, match="weight is missing or does not have"):
+    with pytest.raises(CheckpointError, match="weight is missing, or does not have"):
         FillGap(published)
 
 

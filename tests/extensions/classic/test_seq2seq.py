@@ -299,7 +299,7 @@ def test_lstm_rejects_invalid_configs() -> None:
     with pytest.raises(ConfigError, match=r"recurrent.attention: invalid enum value 'dot'"):
         LSTM.config({**settings, "recurrent": {"attention": "dot"}})
     encoder = LSTM.config(settings)
-    with pytest.raises(ConfigError, match=r"decoder\.recurrent: .* set model\.recurrent only"):
+    with pytest.raises(ConfigError, match=r"decoder\.recurrent: .* set only model\.recurrent"):
         build(encoder, decoder=LSTM.decoder.config({**settings, "recurrent.attention": "luong"}))
     with pytest.raises(ConfigError, match=r"decoder\.layers must be 2, .* got 1"):
         build(encoder, decoder=LSTM.decoder.config({**settings, "layers": 1}))

@@ -77,11 +77,11 @@ def test_frequency_loss_equals_token_entropy(tmp_path: Path) -> None:
 def test_demo_rejects_text_of_one_source(small: None, tmp_path: Path) -> None:
     sentences = (f"Sentence number {i} has quite enough words to be taken." for i in range(60))
     collected = [("only", " ".join(sentences))]
-    with pytest.raises(DataError, match="got 1"):
+    with pytest.raises(DataError, match="it has 1"):
         recipe._labeled_passages(collected)
     text = tmp_path / "book.txt"
     text.write_text(collected[0][1], encoding="utf-8")
-    with pytest.raises(DataError, match=r"at least two sources .* got 1"):
+    with pytest.raises(DataError, match=r"at least two sources .* it has 1"):
         demo(tmp_path / "out", text=[text])
     assert not (tmp_path / "out").exists()
 

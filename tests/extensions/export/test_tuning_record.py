@@ -149,7 +149,7 @@ def test_runtime_uses_nearest_count_and_length() -> None:
 def test_auto_precision_rejects_damaged_tuning_file(tiny: Path, tmp_path: Path) -> None:
     model = Path(shutil.copytree(tiny, tmp_path / "model"))
     (model / FILE).write_text("[{}]", encoding="utf-8")
-    with pytest.raises(CheckpointError, match=r"tuned\.json: damaged .*; remove it"):
+    with pytest.raises(CheckpointError, match=r"tuned\.json: damaged .*; delete this file"):
         pipeline("embed", model, precision="auto")
     assert pipeline("embed", model)(["a"]).shape == (1, 32)
 

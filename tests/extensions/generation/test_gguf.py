@@ -164,7 +164,7 @@ def test_gguf_adds_bos_and_eos(adds: tuple[str, ...], tmp_path: Path) -> None:
 def test_pipeline_accepts_auto_precision_and_tune_rejects_file(tmp_path: Path) -> None:
     path = write(tmp_path / "m.gguf")
     assert bertkit.pipeline("generate", path, precision="auto").loaded.folder == path
-    with pytest.raises(ConfigError, match=r"m.gguf: expected a model directory, .* got a file"):
+    with pytest.raises(ConfigError, match=r"m.gguf: expected a model directory .*, got a file"):
         tune(path)
 
 

@@ -68,7 +68,9 @@ def test_generation_without_eos_ends_by_length_or_stop(english: list[str], tmp_p
         stop = [letter for letter in answer.text if letter.isalpha()]
         ((stopped,),) = write(["The class"], decoding, stop=stop)
         assert stopped.ended == "stop"
-    with pytest.raises(DataError, match="prompt: it is empty, and the tokenizer has no EOS token"):
+    with pytest.raises(
+        DataError, match="prompt: must not be empty, because the tokenizer has no EOS token"
+    ):
         write([""])
     with pytest.raises(ConfigError, match="choices: the tokenizer has no EOS token"):
         write(["a"], choices=["b", "c"])

@@ -283,7 +283,7 @@ def test_page_shows_text_and_token_probabilities(server: Server, writer: Generat
     assert response.status_code == 200
     assert "Probability of each token" in response.text
     invalid = client.get("/ask", params={"what": "chat", "text": "and?", "other": "hi"})
-    assert "must end with a line of the model" in invalid.text
+    assert "must end with the model" in invalid.text
 
 
 def test_summarize_route_matches_pipeline(server: Server, tmp_path: Path) -> None:

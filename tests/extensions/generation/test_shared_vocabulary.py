@@ -22,7 +22,7 @@ def test_train_shared_has_the_requested_size(english: list[str], tmp_path: Path)
     text = "An object, AN OBJECT."
     assert source.encode(text).ids.tolist() == target.encode(text).ids.tolist()
     assert source.decode(source.encode(text).ids) == text
-    with pytest.raises(ConfigError, match="size = 90000: does not fit the texts"):
+    with pytest.raises(ConfigError, match="size = 90000: not possible for these texts"):
         train_shared(lines, tmp_path / "w", size=90_000)
     assert not (tmp_path / "w").exists()
 

@@ -118,7 +118,7 @@ def test_embed_sparse_answers_like_tei(
         ({"inputs": "a", "prompt_name": "qurey"}, 422, "the model has query, document"),
         ({"inputs": "a", "normalize": True}, 422, "normalize"),
         ({"inputs": ["a"] * 5}, 413, "5 items exceed the maximum of 4"),
-        ({"inputs": "a", "model": "other"}, 404, "no model 'other' supports this route"),
+        ({"inputs": "a", "model": "other"}, 404, "this server has no model 'other' for this route"),
     ],
 )
 def test_embed_sparse_reports_errors_like_embed(

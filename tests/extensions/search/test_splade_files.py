@@ -45,7 +45,7 @@ REJECTED: list[tuple[str, dict[str, Any], str]] = [
     (SPLADE, {"pooling_strategy": "mean"}, "pooling_strategy"),
     (SPLADE, {"activation_function": "tanh"}, "activation_function"),
     (SETTINGS, {"max_active_dims": 0}, "max_active_dims"),
-    (SETTINGS, {"default_prompt_name": "topic"}, "default_prompt_name = 'topic'"),
+    (SETTINGS, {"default_prompt_name": "topic"}, "default_prompt_name: no prompt 'topic'"),
     (SETTINGS, {"prompts": ["a"]}, "prompts must be an object"),
     (SETTINGS, {"truncate_dim": 4}, "truncate_dim = 4"),
     (SETTINGS, {"model_type": "SentenceTransformer"}, "model_type = "),

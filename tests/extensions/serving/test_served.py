@@ -72,7 +72,10 @@ def test_server_reports_info_and_readiness_of_models(
     changed = registry.models["elmo"]
     changed.reference = changed.reference * 1.1
     not_ready = client.get("/health/ready")
-    assert (not_ready.status_code, "embeddings of elmo changed" in not_ready.text) == (503, True)
+    assert (not_ready.status_code, "elmo computes other embeddings" in not_ready.text) == (
+        503,
+        True,
+    )
 
 
 def test_elmo_reference_is_last_state_of_word(elmo: Path) -> None:

@@ -30,7 +30,7 @@ def contexts(
     precision: Precision = "fp32",
     device: str = "auto",
 ) -> dict[str, Any]:
-    """Compare the states that several models compute for one word in several texts.
+    """Compare the states of one word in several texts and models.
 
     For each model and layer, the output contains the cosine similarity of the word's states in
     every two texts. With word vectors, the state of the word is the same in all texts.

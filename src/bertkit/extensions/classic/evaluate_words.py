@@ -32,7 +32,7 @@ def evaluate_words(
     precision: Precision = "fp32",
     device: str = "auto",
 ) -> dict[str, Any]:
-    """Evaluate each layer of a model on word similarity or on words in context.
+    """Evaluate each layer of a model on word similarity or word senses.
 
     The model is not trained. Layer 0 is the embedding layer, which is the only layer of a file of
     word vectors. In a causal model, states depend only on previous words. The type of the file

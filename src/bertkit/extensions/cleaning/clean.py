@@ -82,7 +82,7 @@ def clean(
     blank_lines: BlankLines = "paragraphs",
     processes: int | None = None,
 ) -> CleaningReport:
-    """Clean text for pretraining: filter, deduplicate, and remove HTML and personal data.
+    """Clean text: filter, deduplicate, and remove HTML and personal data.
 
     The first document of each cluster of duplicates is kept. To use several processes in a script,
     see `prepare`. If the run fails, it leaves no files.

@@ -47,7 +47,7 @@ def generate(
     precision: Inference = "fp32",
     device: str = "auto",
 ) -> None:
-    """Continue prompts, translate lines, or summarize documents, depending on the model.
+    """Continue prompts, translate, or summarize, depending on the model.
 
     With a decoder-only model, the command continues each prompt and prints the result as JSON. With
     a translation model, it translates each line. With another encoder-decoder model, or a model

@@ -70,7 +70,7 @@ def evaluate_likelihood(
     device: str = "auto",
     reading: Reading | None = None,
 ) -> ChoicesScore | AcceptabilityScore:
-    """Evaluate a model by the likelihood that it assigns to choices or to labeled sentences.
+    """Evaluate a model by the likelihood of choices or labeled sentences.
 
     Without `train`, the examples are questions with choices, as for `finetune choose`. The
     prediction is the choice that has the highest mean log-probability per token after the text. If

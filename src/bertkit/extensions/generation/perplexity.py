@@ -38,7 +38,7 @@ class Perplexity(msgspec.Struct, frozen=True):
 def evaluate_text(
     model: str | Path | Loaded, texts: Sequence[Path], /, *, device: str = "auto"
 ) -> Perplexity:
-    """Compute the perplexity and bits per byte of a generative model on texts.
+    """Compute the perplexity and bits per byte of a generative model.
 
     Each document is split into blocks of the model's maximum length. Tokens do not attend to
     previous blocks.

@@ -64,7 +64,7 @@ def evaluate_prompts(
     precision: Inference = "fp32",
     device: str = "auto",
 ) -> list[PromptScore]:
-    r"""Evaluate how well a model classifies texts from prompts with a few labeled examples.
+    r"""Evaluate classification by prompts with a few labeled examples.
 
     The examples are sampled from train, one label after another. The score of a label is the
     log-probability of its word after the text (Brown et al. 2020, section 2).

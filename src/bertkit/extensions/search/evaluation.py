@@ -40,7 +40,7 @@ def evaluate_retrieval(
     precision: Inference = "fp32",
     device: str = "auto",
 ) -> dict[str, float]:
-    """Evaluate a search on queries with relevance judgments: nDCG, MRR, MAP and recall.
+    """Evaluate search on judged queries: nDCG, MRR, MAP and recall.
 
     Args:
         store: Directory of the store, or http://host:port/NAME for a collection on a Qdrant server.
