@@ -78,7 +78,7 @@ def test_words_masked_together_match_pipeline(loaded: Loaded) -> None:
 def test_hide_rejects_invalid_words(loaded: Loaded, tiny: Path) -> None:
     with pytest.raises(ConfigError, match="hide: must be between 0 and 9, got 10"):
         explain(loaded, TEXT, hide=[0, 10])
-    with pytest.raises(ConfigError, match="no trained head for masked words"):
+    with pytest.raises(ConfigError, match="no trained MLM head"):
         explain(tiny, "a b", hide=[0])
     for name in ("x", "-1", "", "1" * 20):
         with pytest.raises(ConfigError, match="must be the index of a word"):

@@ -140,5 +140,5 @@ TABLES = (".csv", ".tsv", ".jsonl", ".parquet", ".gz")
 
 
 def is_table(text: str) -> bool:
-    """Return whether a text is the path of an existing file that contains rows."""
+    """Return whether a text is the path of an existing table, such as a .csv file."""
     return len(text) < 256 and text.endswith(TABLES) and Path(text).is_file()

@@ -208,7 +208,7 @@ def read_conll(path: Path, *, word: int = 0, tag: int | None = None) -> list[Tag
     if tag is not None:
         tag_at = _column(path, tag, count, "tag")
         if tag_at == word_at:
-            raise DataError(f"{path}: column {tag} contains the words; set another column for tags")
+            raise DataError(f"{path}: column {tag} contains the words; use another for tags")
     elif count > 1:
         others = [i for i in range(count) if i != word_at]
         after = [i for i in others if i > word_at and look_like_tags(values[i])]

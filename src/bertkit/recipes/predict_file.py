@@ -178,7 +178,7 @@ def _write_table(
 
 
 def _line(cells: Sequence[str], kind: str) -> str:
-    """Format a line, or raise DataError if a .tsv file cannot contain a cell."""
+    """Format a line. Raises DataError if a cell has characters that a .tsv file cannot store."""
     return csv_line(cells) if kind == ".csv" else "\t".join(map(_one_line, cells)) + "\n"
 
 

@@ -69,7 +69,7 @@ def load_start(
 
 
 def _settings(loaded: Loaded, model: str) -> dict[str, Any]:
-    """Return the settings of a run file for the continued pretraining of a model."""
+    """Return settings, as in a run file, with which the pretraining of a model continues."""
     if loaded.model.decoder is not None:
         raise ConfigError(
             f"{model}: pretraining of encoder-decoder models is not supported; use `bertkit "

@@ -144,7 +144,7 @@ class Tag(Task[Example, TagAnswer], ChanceLevel, Labeled):
 
     @property
     def scheme(self) -> Scheme | None:
-        """Tagging scheme, or None if tags are not entities."""
+        """Tagging scheme, or None if the tags do not mark entities."""
         return SCHEMES.get(self.options.scheme)
 
     @property

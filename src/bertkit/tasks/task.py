@@ -175,7 +175,10 @@ class Reader(ABC, Generic[E]):
         return repr(example).replace(repr(example.where), "")
 
     def group(self, example: E) -> Hashable:
-        """Return the group of an example, such as its context. Groups are held out as a whole."""
+        """Return the group that an example belongs to, such as its context.
+
+        All examples of a group are held out together.
+        """
         return self.key(example)
 
 

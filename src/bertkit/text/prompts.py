@@ -73,7 +73,7 @@ class Prompter:
         self._logged: set[str] = set()
 
     def __call__(self, given: str | None = None) -> str:
-        """Return the text of the prompt for a call, and log it at its first use.
+        """Return the prompt to use for a call. It is logged when it is first used.
 
         Raises:
             ConfigError: If `given` is a single word, but not the name of a prompt.

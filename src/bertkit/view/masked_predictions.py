@@ -88,7 +88,7 @@ def check_hidden(fill: FillMask | None, words: Sequence[Word], hide: Sequence[in
         ConfigError: If there is no pipeline, or a word does not exist.
     """
     if hide and fill is None:
-        raise ConfigError("hide: this model has no trained head for masked words; remove hide")
+        raise ConfigError("hide: this model has no trained MLM head; remove this setting")
     for index in hide:
         if not 0 <= index < len(words):
             raise ConfigError(f"hide: must be between 0 and {len(words) - 1}, got {index}")

@@ -235,7 +235,7 @@ def test_explain_page_masks_several_words_together(server: Server, folders: Path
         assert response.status_code == 422
         assert sentence in response.text
     rejected = client.get("/", params={**params, "model": "sentiment"})
-    assert "no trained head for masked words" in rejected.text
+    assert "no trained MLM head" in rejected.text
 
 
 def test_pages_link_to_valid_examples(server: Server) -> None:

@@ -297,7 +297,7 @@ async def contexts(ask: ContextsAsk, context: Context) -> Any:
 
 
 def contexts_pipeline(model: SupportedPipelines) -> ContextsPipeline | None:
-    """Return the pipeline of a model that computes states of words, otherwise None."""
+    """Return the model's pipeline for states of words, or None if it has none."""
     return None if model.frozen is None else ContextsPipeline(model.name, model.frozen)
 
 

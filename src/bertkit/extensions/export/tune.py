@@ -329,7 +329,7 @@ def _with_threads(count: int, run: Callable[..., object], *arguments: object) ->
 
 
 def _local_texts() -> list[str]:
-    """Return short and long paragraphs from the Python reference that is installed with Python."""
+    """Return paragraphs of the Python reference, which is installed with Python."""
     paragraphs: list[str] = []
     for _, text in documents():
         paragraphs += (" ".join(part.split()) for part in text.split("\n\n") if part.strip())

@@ -56,7 +56,7 @@ class PairManifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 @dataclass(frozen=True)
 class Pairs(PreparedText):
-    """Prepared directory of pairs of texts. The pairs are numbered from 0."""
+    """Directory of prepared text pairs, which are numbered from 0."""
 
     manifest: PairManifest
 
