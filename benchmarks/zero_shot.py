@@ -34,8 +34,8 @@ def main(options: Options) -> None:
     book = options.book("zero_shot")
     count = 10 if options.quick else TEXTS
     texts = text.sentences(count)
-    labels = [f"{number} {word}" for number, word in enumerate(text.sentences(LABELS, seed=1))]
-    labels = [" ".join(label.split()[:3]) for label in labels]
+    sentences = enumerate(text.sentences(LABELS, seed=1))
+    labels = [" ".join([str(number), *sentence.split()[:2]]) for number, sentence in sentences]
     plan: list[tuple[str, Inference, torch.dtype]] = [("fp32", "fp32", torch.float32)]
     if bf16_here():
         plan += [("bf16", "bf16", torch.bfloat16), ("defaults", "auto", torch.float32)]

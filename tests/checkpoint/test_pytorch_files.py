@@ -204,14 +204,14 @@ def test_copy_with_safetensors_is_suggested_once(
     tokenizer = tiny_tokenizer("abcde")
     bertkit.load(tiny_folder(tmp_path / "safe", tokenizer, "mlm"))
     assert capsys.readouterr().err == ""
-    folder = tiny_folder(tmp_path / "model", tokenizer, "mlm")
+    folder = tiny_folder(tmp_path / "it's $(a) model", tokenizer, "mlm")
     save_as_bin(folder, is_sharded=False)
     expected = bertkit.load(folder).model.state_dict()
     message = capsys.readouterr().err
     bertkit.load(folder)
     assert capsys.readouterr().err == ""
     (line,) = message.splitlines()
-    assert line.startswith(f"{folder}: the weights are a pickle; ")
+    assert line.startswith(f"{folder}: the weights are .bin files; ")
     # The command in the message writes a copy with the same weights.
     command = shlex.split(line.partition(", run ")[2])
     subprocess.run([sys.executable, *command[1:]], cwd=tmp_path, check=True)

@@ -118,6 +118,17 @@ def test_stopped_and_killed_processes_resume(
     assert sha256(run / "model.safetensors") == sha256(whole / "model.safetensors")
 
 
+def test_one_process_continues_run_of_two(
+    forker: Any, model: Path, rows: Path, tmp_path: Path
+) -> None:
+    whole, run = (command("classify", model, rows, tmp_path / name) for name in ("whole", "run"))
+    assert forker(*whole) == 0, forker.output
+    at = {"journal": str(tmp_path / "run" / "journal.jsonl"), "lines": 2, "rank": 0}
+    assert forker.together(2, *run, **at, signal=signal.SIGTERM) == [0, 0], forker.output
+    assert forker(*run, "--resume") == 0, forker.output
+    assert_nearly_equal(tmp_path / "run", tmp_path / "whole")
+
+
 def test_step_with_fewer_examples_than_processes(
     forker: Any, model: Path, rows: Path, tmp_path: Path
 ) -> None:
@@ -125,4 +136,4 @@ def test_step_with_fewer_examples_than_processes(
     assert forker.together(3, *words) == [0, 0, 0], forker.output
     words = command("classify", model, rows, tmp_path / "small", batch_size=2)
     assert forker.together(3, *words) == [2, 2, 2]
-    assert "a step has 2 examples, but there are 3 processes" in forker.output
+    assert "a step has only 2 examples; start at most 2 processes" in forker.output

@@ -215,3 +215,6 @@ def test_start_cannot_be_combined_with_a_run_file(
     words = ["--start", str(folder), "--corpus", str(corpus), "--out", str(tmp_path / "run")]
     assert cli.run(["pretrain", "bert-tiny", *words]) == 2
     assert "bert-tiny: a run file cannot be combined with --start" in capsys.readouterr().err
+    # A run file would start from new weights.
+    assert cli.run(["pretrain", *words, "--print-config"]) == 2
+    assert "--print-config cannot be combined with --start" in capsys.readouterr().err

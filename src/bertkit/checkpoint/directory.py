@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import json
+import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
@@ -302,10 +304,13 @@ def load(
 
 @cache
 def _suggest_copy(model: Path, folder: Path) -> None:
-    """Print once how to store a copy of a model with safetensors, if its weights are a pickle."""
+    """Print once how to store a copy of a model with safetensors, if it has only .bin files."""
     if any(folder.glob(PYTORCH_FILES)) and not has_weights(folder):
-        code = f"import bertkit; bertkit.load({str(model)!r}).save('copy')"
-        say(f'{model}: the weights are a pickle; to store safetensors, run python -c "{code}"')
+        code = f'import bertkit; bertkit.load({json.dumps(str(model))}).save("copy")'
+        say(
+            f"{model}: the weights are .bin files; to save a copy with safetensors, run python -c "
+            f"{shlex.quote(code)}"
+        )
 
 
 def _stored(

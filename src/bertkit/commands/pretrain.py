@@ -51,8 +51,8 @@ def pretrain(
             The corpus must be prepared with the tokenizer of this model.
         resume: Whether to resume the run from its newest complete checkpoint, with the settings of
             the run. `--resume auto` starts a new run if there is no checkpoint.
-        print_config: Whether to return the complete run file, with the overridden settings and all
-            defaults, instead of pretraining a model.
+        print_config: Whether to return the run file with the overridden settings and, except for
+            ELMo, all defaults, instead of pretraining a model.
 
     Returns:
         The content of the run file, if `print_config` is true.
@@ -63,8 +63,9 @@ def pretrain(
     if config is not None and str(config).startswith("--"):
         # The first argument is a setting, not a run file.
         config, settings = None, (str(config), *settings)
-    if config is not None and start is not None:
-        raise ConfigError(f"{config}: a run file cannot be combined with --start; remove one")
+    if start is not None and (config is not None or print_config):
+        given = "--print-config" if config is None else f"{config}: a run file"
+        raise ConfigError(f"{given} cannot be combined with --start; remove one")
     record = _record(out) if resume and (config is None or corpus is None) else {}
     names = (f"--train.{name}" for name in Train.__struct_fields__)
     changes = list(parse_changes(settings, [*OPTIONS, *names]))

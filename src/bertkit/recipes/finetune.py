@@ -340,6 +340,8 @@ def _train(
     """Train, score each epoch on dev, and return the scores of the best epoch."""
     task, network = learner.task, learner.network
     units = training_units(task, learner.features, settings.seed)
+    if (most := min(len(units), settings.batch_size)) < run.ranks.world:
+        raise ConfigError(f"a step has only {most} examples; start at most {most} processes")
     per_epoch = math.ceil(len(units) / settings.batch_size)
     total = per_epoch * settings.epochs
     rate = settings.learning_rate or network.encoder.learning_rate
@@ -581,14 +583,7 @@ def _groups(
         start: Number of finished steps.
         ranks: Processes of the run.
 
-    Raises:
-        ConfigError: If there are more processes than examples in a step.
     """
-    if (most := min(len(units), settings.batch_size)) < ranks.world:
-        raise ConfigError(
-            f"batch_size: a step has {most} examples, but there are {ranks.world} processes; start "
-            f"at most {most}"
-        )
     shared = task.batching == "step" and ranks.world > 1
     lengths = [sum(f.tokens for f in unit) for unit in units]
     per_epoch = math.ceil(len(units) / settings.batch_size)

@@ -248,8 +248,7 @@ def _csv(names: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def _latex(names: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Format a LaTeX tabular environment, whose horizontal rules require the package booktabs."""
-    cells = ([text.translate(LATEX) for text in row] for row in (names, *rows))
-    lines = [" & ".join(row) + r" \\" for row in cells]
+    lines = [" & ".join(t.translate(LATEX) for t in row) + r" \\" for row in (names, *rows)]
     begin = rf"\begin{{tabular}}{{{'l' * len(names)}}}"
     return "\n".join(
         [begin, r"\toprule", lines[0], r"\midrule", *lines[1:], r"\bottomrule", r"\end{tabular}"]
