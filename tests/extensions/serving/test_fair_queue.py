@@ -35,6 +35,7 @@ class Decoder(Recorder):
         for _ in range(max(work.tokens for work in works)):
             self.log.append("step")
             yield len(works)
+        self.log.append([work.item for work in works])
         return [("answer", work.item) for work in works]
 
 
@@ -139,6 +140,26 @@ def test_light_client_is_served_between_decoding_steps() -> None:
     queue.close()
     assert log.count("step") == 400
     assert log.index(["light"]) <= 2
+
+
+def test_short_text_does_not_share_a_decoding_run_with_long_texts() -> None:
+    """A decoding run returns its predictions at its end, so it would delay the short text."""
+    log: list[Any] = []
+    queue, decoder, other = batcher(queue=100_000, batch=4_000), Decoder(log), Recorder(held=True)
+
+    async def run() -> None:
+        blocking = asyncio.ensure_future(queue.answers(other, [Sized(1)]))
+        await asyncio.to_thread(other.began.wait)
+        heavy = [Sized(200, number) for number in range(4)]
+        long = asyncio.ensure_future(queue.answers(decoder, heavy, client=("key", "0")))
+        short = asyncio.ensure_future(queue.answers(decoder, [Sized(5, "short")], client=LIGHT))
+        await asyncio.sleep(0)
+        other.go.set()
+        await asyncio.gather(blocking, long, short)
+
+    asyncio.run(run())
+    queue.close()
+    assert log.index(["short"]) < 50
 
 
 class Slow(Logged):

@@ -31,6 +31,10 @@ BULK_FRACTION = 4
 """Requests that need more than one turn fill at most the batch's tokens divided by this number, so
 that the next request does not wait long."""
 
+SIMILAR_FACTOR = 4
+"""Works share a decoding run only if their numbers of tokens differ by at most this factor, because
+a run returns all its predictions at its end."""
+
 STEP_TOKENS = 64
 """Number of tokens that a model encodes in about the time that it takes to decode one step of one
 sequence."""
@@ -251,13 +255,18 @@ class Batcher:
         if not heads:
             return None
         first = min(heads, key=self._order)
+        decodes = hasattr(first.pipeline, "steps")
         jobs = (self._next(head.client, first.pipeline) for head in heads)
         heap = [(*self._order(job), job) for job in jobs if job is not None]
         heapq.heapify(heap)
+        size = first.works[first.next].tokens
+        sizes = range(size // SIMILAR_FACTOR, size * SIMILAR_FACTOR + 1)
         works: list[tuple[Job, int]] = []
         tokens = 0
         while heap:
             job = heapq.heappop(heap)[-1]
+            if decodes and job.works[job.next].tokens not in sizes:
+                continue
             bulk = job.next > 0 or job.waiting > self.batch_tokens // CLIENTS_PER_BATCH
             capacity = self.batch_tokens // BULK_FRACTION if bulk else self.batch_tokens
             more = self._turn(job, capacity - tokens, bool(works))
