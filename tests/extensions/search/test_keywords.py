@@ -34,6 +34,10 @@ TEXTS = {
     "shakespeare": "To be, or not to be",
     "café": "Un café très serré",
     "code": "call open_store(place) first",
+    "arabic": "قال مُحَمَّد",
+    "hebrew": "שָׁלוֹם עולם",
+    "georgian": "აქ საქართველოსთვის",
+    "hash": "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855 ok",
 }
 QUERIES = {
     "退款政策": "refund",
@@ -51,6 +55,10 @@ QUERIES = {
     "to be or not to be": "shakespeare",
     "CAFE": "café",
     "open_store": "code",
+    "محمد": "arabic",
+    "שלום": "hebrew",
+    "საქართველოსთვის": "georgian",
+    "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855": "hash",
 }
 
 

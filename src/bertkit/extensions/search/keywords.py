@@ -21,7 +21,9 @@ _NO_SPACES = (
     "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"  # Chinese characters
 )
 _PARTS = re.compile(f"([{_NO_SPACES}]+)")
-_ACCENTS = re.compile("[\u0300-\u036f]")
+_ACCENTS = re.compile("[\u0300-\u036f\u0591-\u05bd\u05bf-\u05c7\u064b-\u0652]")
+"""Accents, and vowel signs of Hebrew and Arabic, which most texts leave out."""
+
 _HAS_LETTER = re.compile(r"[^\W_]")
 
 

@@ -48,6 +48,7 @@ KEYWORDS_COLUMN = "words"
 
 PLAIN = FTS(
     base_tokenizer="whitespace",
+    max_token_length=None,
     lower_case=False,
     stem=False,
     remove_stop_words=False,
