@@ -78,7 +78,8 @@ def test_html_ignores_navigation(page: str, text: str) -> None:
 
 def test_html_keeps_headings_and_tables() -> None:
     page = (
-        "<title>T</title><h1>One <i>more</i></h1><p>text</p><h3>Deep</h3><table><tr><th>Name"
+        "<title>T</title><h1><svg><title>Icon</title></svg>One <i>more</i></h1><p>text</p>"
+        "<h3>Deep</h3><table><tr><th>Name"
         "<th>Age</tr><tr><td>Ada</td><td>36</td></tr><tr><td></td><td>7</td></tr></table>"
     )
     extracted = html(page)
@@ -145,6 +146,37 @@ def test_convert_docx_returns_headings_and_tables(tmp_path: Path) -> None:
     extracted = convert(tmp_path / "a.docx")
     assert extracted.text == "Report\n\nResults\n\nIt works.\n\nName | Age\nAda | 36"
     assert outline(extracted) == [(0, "Report"), (2, "Results")]
+
+
+RUN = "<w:r><w:t>a</w:t></w:r>"
+BLOCK = f"<w:p>{RUN}</w:p>"
+CELL = f"<w:tbl><w:tr><w:tc>{BLOCK}</w:tc></w:tr></w:tbl>"
+BOX = f"<w:pict><w:txbxContent>{BLOCK}</w:txbxContent></w:pict>"
+
+
+@pytest.mark.parametrize(
+    ("markup", "text"),
+    [
+        (f"<w:p><w:ins>{RUN}</w:ins><w:del><w:r><w:delText>b</w:delText></w:r></w:del></w:p>", "a"),
+        (f"<w:p><w:moveFrom>{RUN}</w:moveFrom><w:moveTo>{RUN}</w:moveTo></w:p>", "a"),
+        (f"<w:p><w:sdt><w:sdtContent>{RUN}</w:sdtContent></w:sdt></w:p>", "a"),
+        (f"<w:p><w:smartTag>{RUN}</w:smartTag></w:p>", "a"),
+        (f"<w:p><w:fldSimple>{RUN}</w:fldSimple></w:p>", "a"),
+        (f"<w:sdt><w:sdtContent><w:customXml>{BLOCK}</w:customXml></w:sdtContent></w:sdt>", "a"),
+        (f"<w:sdt><w:sdtContent>{CELL}</w:sdtContent></w:sdt>", "a"),
+        (f"<w:tbl><w:tr><w:tc>{BLOCK}{CELL}</w:tc></w:tr></w:tbl>", "a a"),
+        (f"<w:p>{RUN}<w:r>{BOX}<m:Fallback>{BOX}</m:Fallback></w:r></w:p>", "a\n\na"),
+    ],
+)  # fmt: skip
+def test_convert_docx_returns_text_in_each_element(markup: str, text: str, tmp_path: Path) -> None:
+    docx = pytest.importorskip("docx", reason="pip install 'bertkit[search]'")
+    document = docx.Document()
+    main = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
+    copies = "http://schemas.openxmlformats.org/markup-compatibility/2006"
+    body = docx.oxml.parse_xml(f'<w:body xmlns:w="{main}" xmlns:m="{copies}">{markup}</w:body>')
+    document.element.body[:0] = list(body)
+    document.save(str(tmp_path / "a.docx"))
+    assert convert(tmp_path / "a.docx").text == text
 
 
 def test_convert_docx_ignores_external_entities(

@@ -126,7 +126,7 @@ def _markdown_headings(text: str) -> Iterator[Heading]:
 
 # ---- HTML
 
-UNSEEN = ("script", "style", "noscript", "template", "nav")
+UNSEEN = "script, style, noscript, template, nav, svg title"
 ROLES = ("navigation", "menu", "menubar", "banner", "contentinfo", "search")
 """ARIA roles of elements that are skipped because they contain no content of the page."""
 MENUS = {"nav", "navbar", "navigation", "menu", "menubar", "breadcrumb", "breadcrumbs"}
@@ -162,7 +162,7 @@ def html(page: str) -> Extracted:
         ) from None
 
     soup = BeautifulSoup(_MARKS.sub(" ", page), "html.parser")
-    for tag in soup(UNSEEN):
+    for tag in soup.select(UNSEEN):
         tag.decompose()
     for tag in [tag for tag in soup(True) if _is_navigation(tag)]:
         if not tag.decomposed:
@@ -281,6 +281,13 @@ def _outline_headings(reader: Any, text: str, pages: list[int]) -> list[Heading]
 # ---- Word
 
 _W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
+_FALLBACK = "{http://schemas.openxmlformats.org/markup-compatibility/2006}Fallback"
+"""Copy of a text box for old programs."""
+_WRAPPERS = [
+    f"{_W}{name}"
+    for name in ("customXml", "fldSimple", "ins", "moveTo", "sdt", "sdtContent", "smartTag")
+]
+"""Elements around text, such as content controls and tracked insertions, that python-docx skips."""
 
 
 def docx(stream: BinaryIO) -> Extracted:
@@ -308,16 +315,26 @@ def docx(stream: BinaryIO) -> Extracted:
     _check_size(count, PARAGRAPHS_OF_DOCX, "paragraphs and rows")
     # Paragraph.style searches all styles, which takes milliseconds per paragraph.
     names = {style.style_id: style.name or "" for style in document.styles}
+    for element in list(document.element.body.iter(_FALLBACK, *_WRAPPERS)):
+        for child in list(element) if element.tag != _FALLBACK else ():
+            element.addprevious(child)
+        element.getparent().remove(element)
     for block in document.iter_inner_content():
         if isinstance(block, Table):
-            rows = ({cell._tc: cell.text for cell in row.cells}.values() for row in block.rows)
-            cells = (CELL_SEPARATOR.join(" ".join(cell.split()) for cell in row) for row in rows)
-            writer.add("\n".join(cells))
-        else:
-            name = names.get(block._p.style or "", "")
+            rows = (dict.fromkeys(cell._tc for cell in row.cells) for row in block.rows)
+            writer.add("\n".join(CELL_SEPARATOR.join(map(_cell, row)) for row in rows))
+            continue
+        # A paragraph can contain text boxes, whose text consists of other paragraphs.
+        for paragraph in block._p.iter(f"{_W}p"):
+            name = names.get(paragraph.style or "", "")
             level = re.fullmatch(r"Heading (\d)", name, re.I)
-            writer.add(block.text, int(level[1]) if level else 0 if name == "Title" else None)
+            writer.add(paragraph.text, int(level[1]) if level else 0 if name == "Title" else None)
     return writer.extracted()
+
+
+def _cell(element: Any) -> str:
+    """Return the text of a table cell, including nested tables, as one line."""
+    return " ".join(" ".join(part.text for part in element.iter(f"{_W}p")).split())
 
 
 def _check_size(size: int, limit: int, unit: str) -> None:
