@@ -259,6 +259,14 @@ def test_index_passages_keep_headings(tiny: Path, tmp_path: Path) -> None:
         assert (score > 1.0 - 1e-5) == is_equal
 
 
+def test_index_updates_headings_of_unchanged_text(tiny: Path, tmp_path: Path) -> None:
+    file, store_path = tmp_path / "a.html", str(tmp_path / "store")
+    for page, heading in (("<p>a</p><p>b</p>", ""), ("<h1>a</h1><p>b</p>", "a")):
+        file.write_text(page, encoding="utf-8")
+        assert index([file], model=tiny, store=store_path)["unchanged"] == 0
+        assert [(hit.text, hit.heading) for hit in stored_hits(store_path)] == [("a\n\nb", heading)]
+
+
 def test_index_stores_page_numbers_of_pdf(tiny: Path, tmp_path: Path) -> None:
     pytest.importorskip("pypdf", reason="pip install 'bertkit[search]'")
     pages = [f"{LETTERS[i % 26]} {LETTERS[i // 26]}" for i in range(500)]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -303,8 +303,8 @@ def _parts(documents: Iterator[Document]) -> Iterator[list[Document]]:
 
 
 def _digest(document: Document) -> str:
-    content = json.dumps([document.text, dict(document.fields)], ensure_ascii=False)
-    return hashlib.sha256(content.encode()).hexdigest()
+    parts = (document.text, dict(document.fields), document.headings, document.pages)
+    return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()
 
 
 def _write_part(store: Store, embed: Embedder, part: Sequence[Document], capacity: int) -> int:

@@ -93,7 +93,7 @@ class Passage:
         start: Offset of the first character.
         end: Offset after the last character.
         source: File that contains the document. For a row, FILE:LINE.
-        digest: Hash of the document's whole text and kept columns.
+        digest: Hash of the document's whole text, headings, pages and kept columns.
         fields: Values of the kept columns.
         heading: Headings above the passage.
         modified: Time at which the file was last changed, in seconds since 1970.
