@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import hashlib
 import io
 import json
 import sys
 import threading
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,12 +18,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.extensions.conftest import Server
 
+from bertkit.errors import DataError
 from bertkit.extensions.serving.admission import AdmissionMiddleware
 from bertkit.extensions.serving.api_keys import ApiKeys, Key
 from bertkit.extensions.serving.limits import Limits
+from bertkit.extensions.serving.memory_budget import Budget
 from bertkit.extensions.serving.metrics import Metrics
 from bertkit.extensions.serving.models import ModelRegistry
 from bertkit.extensions.serving.processes import LOOPBACK
+from bertkit.extensions.serving.request_context import RequestContext
 from bertkit.pipelines import Embed
 
 KEYS = ApiKeys(
@@ -245,6 +250,32 @@ def test_disconnected_request_is_cancelled(capsys: Any) -> None:
     assert json.loads(capsys.readouterr().err)["status"] == 499
     early = [{"type": "http.request", "body": b"{", "more_body": True}, {"type": "http.disconnect"}]
     assert drive(admission, early) == []
+
+
+def test_error_after_disconnect_is_not_logged() -> None:
+    """The thread that reads long texts fails after the client has left."""
+    started, left, logged = threading.Event(), threading.Event(), list[Any]()
+    budget = Budget(1 << 30, Metrics())
+
+    def prepare(texts: Any) -> Any:
+        started.set()
+        left.wait()
+        raise DataError("a text of the request")
+
+    async def leave() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, error: logged.append(error))
+        context: Any = SimpleNamespace(limits=Limits(), budget=budget)
+        reading = asyncio.create_task(RequestContext.read(context, ["a"], [5_000], prepare, len))
+        await asyncio.to_thread(started.wait)
+        reading.cancel()
+        await asyncio.wait([reading])
+        left.set()
+        while budget.used:
+            await asyncio.sleep(0.01)
+        gc.collect()
+
+    asyncio.run(leave())
+    assert logged == []
 
 
 def test_body_is_limited_in_size_and_time() -> None:
