@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -46,6 +47,12 @@ def test_frequencies_match_probabilities(
         observed = counts.numpy()[likely]
         weights = expected[likely] / expected[likely].sum()
         assert chisquare(observed, weights * observed.sum()).pvalue > 1e-6
+
+
+@pytest.mark.parametrize("temperature", [1e-20, 1e-300, 5e-324])
+def test_lowest_temperatures_select_most_probable_token(temperature: float) -> None:
+    scores = torch.tensor([[1.0, 90.0, -torch.inf, 89.0]])
+    assert sample(scores, NUMBERS[:1], Decoding(temperature=temperature)).tolist() == [1]
 
 
 def test_random_numbers_are_uniform_and_depend_on_the_seed() -> None:

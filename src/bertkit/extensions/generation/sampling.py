@@ -11,6 +11,9 @@ from torch import Tensor
 from bertkit.extensions.generation.decoding import Decoding
 from bertkit.extensions.generation.stepper import Request
 
+LOWEST_TEMPERATURE = 1e-30
+"""Lowest temperature to divide logits by. With a lower one, they would become infinite."""
+
 
 def seed_of(request: Request, seed: int) -> int:
     """Derive the random seed of a request from its content and the seed of the call."""
@@ -43,7 +46,7 @@ def sample(scores: Tensor, uniform: Tensor, decoding: Decoding) -> Tensor:
     Shapes:
         scores: (R, V); uniform: (R,); returns (R,).
     """
-    scores, order = scores / decoding.temperature, None
+    scores, order = scores / max(decoding.temperature, LOWEST_TEMPERATURE), None
     if decoding.top_k is not None or decoding.top_p < 1:
         scores, order = scores.topk(min(decoding.top_k or scores.shape[1], scores.shape[1]))
     p = torch.softmax(scores.double(), -1)
