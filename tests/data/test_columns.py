@@ -113,6 +113,17 @@ def test_column_numbers_require_header_false(tmp_path: Path) -> None:
         choose_columns(found, text="2", label="1")
 
 
+@pytest.mark.parametrize("header", ["Text\ttext\tlabel", "text\tLABEL\tLabel"])
+def test_columns_that_differ_only_in_case_must_be_named(header: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.tsv"
+    path.write_text(f"{header}\na\tb\tc\n", encoding="utf-8")
+    with pytest.raises(DataError, match=r"a.tsv: .* two names differ only in case"):
+        choose_columns(Rows.read(path))
+    first, second, third = header.split("\t")
+    assert choose_columns(Rows.read(path), text=first, label=third) == Roles(first, third)
+    assert choose_columns(Rows.read(path), text=second, label=third) == Roles(second, third)
+
+
 def test_pair_column_is_not_the_text(tmp_path: Path) -> None:
     found = Rows.read(table(tmp_path, "text|sentence1|label", "a fine day|a grim day|x"))
     assert choose_columns(found, pair="text") == Roles("sentence1", "label", "text")

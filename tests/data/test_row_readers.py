@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -129,6 +130,36 @@ def test_row_lengths_may_differ_after_used_columns(tmp_path: Path) -> None:
         table.check_lengths("1", "4")
 
 
+def test_longer_csv_rows_are_rejected_if_columns_are_set(tmp_path: Path) -> None:
+    """A comma without quotation marks moves the other values to wrong columns."""
+    table = Rows.read(write(tmp_path / "a.csv", "text,label\nyes, fine,good\nno,bad\n"))
+    with pytest.raises(DataError, match=r"a.csv:2: expected 2 columns as .* got 3"):
+        table.check_lengths("text", "label")
+
+
+@pytest.mark.parametrize(
+    ("name", "cell", "remedy"),
+    [
+        ("a.tsv", '"a ""b"" c"', "name the file .csv and set --separator tab"),
+        ("a.tsv", '"""b"" c"', "name the file .csv and set --separator tab"),
+        ("a.csv", ' "b"', "remove the space before them"),
+        ("a.tsv", '"a" and "b"', None),
+        ("a.tsv", '""', None),
+        ("a.csv", '"a ""b"" c"', None),
+        ("a.csv", ' b "c" d', None),
+    ],
+)
+def test_quotation_marks_of_another_format_are_reported(
+    name: str, cell: str, remedy: str | None, tmp_path: Path
+) -> None:
+    separator = "," if name == "a.csv" else "\t"
+    rows = [["label", "text"], ["x", "plain"], ["y", cell]]
+    table = Rows.read(write(tmp_path / name, "\n".join(map(separator.join, rows))))
+    message = f"warning: line 3 has quotation marks around a value, .*; {remedy}"
+    assert bool(re.search(message, table.summary)) == (remedy is not None)
+    assert ("warning" in table.summary) == (remedy is not None)
+
+
 def test_csv_cell_can_contain_a_document(tmp_path: Path) -> None:
     text = "word " * 40_000
     table = Rows.read(write(tmp_path / "a.csv", f'text,label\n"{text}",1\n'))
@@ -139,7 +170,7 @@ def test_jsonl_values_convert_to_text(tmp_path: Path) -> None:
     line = '{"text": "A", "label": 1, "x": 0.5, "y": true, "z": null, "l": ["ä"]}\n'
     table = Rows.read(write(tmp_path / "a.jsonl.gz", line))
     texts = [table.texts(column)[0] for column in table.columns]
-    assert texts == ["A", "1", "0.5", "true", "", '["ä"]']
+    assert texts == ["A", "1", "0.5", "True", "", '["ä"]']
     assert values(table) == [json.loads(line)]
 
 

@@ -116,11 +116,41 @@ def test_tagged_training_texts_in_dev_are_reported(
     assert len(warnings_in(capsys)) == 1
 
 
-def test_labels_differing_in_case_are_reported(capsys: pytest.CaptureFixture[str]) -> None:
-    task = Classify(("Good", "bad", "good", "good "), ClassifyOptions())
-    check_rows(task, {"train": examples(("a", "Good"), ("b", "bad"))})
+@pytest.mark.parametrize(
+    "labels",
+    [
+        ("Good", "good", "good "),
+        ("01", "1", "1.0"),
+        ("caf\u00e9", "cafe\u0301"),
+        ("A", "\uff21"),
+        ("pos", "pos\u200b", "\ufeffpos"),
+    ],
+)
+def test_labels_that_look_alike_are_reported(
+    labels: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    task = Classify(("bad", *labels), ClassifyOptions())
+    check_rows(task, {"train": examples(("a", labels[0]), ("b", "bad"))})
     (line,) = warnings_in(capsys)
-    assert "the labels 'Good' and 'good' and 'good ' differ only in case" in line
+    assert f"the labels {' and '.join(map(repr, labels))} differ only in case" in line
+
+
+def test_labels_of_one_example_are_reported(capsys: pytest.CaptureFixture[str]) -> None:
+    frequent = ["good", "bad"] * 10
+    for label, warns in (("godo", True), ("good", False)):
+        rows = [(f"text {i}", name) for i, name in enumerate([*frequent, label])]
+        train = examples(*rows)
+        check_rows(Classify.from_examples(train.examples, ClassifyOptions()), {"train": train})
+        expected = "train: labels of only one example: 'godo' (train.tsv:21);"
+        assert [expected in line for line in warnings_in(capsys)] == [True] * warns
+    tags = Examples([*tagged(*["B-PER"] * 10), *tagged("B-PRE")], "a.txt", "")
+    task = Tag.from_examples(tags.examples, Tag.Options())
+    check_rows(task, {"train": tags})
+    assert "only one example: 'PRE' (a text);" in warnings_in(capsys)[0]
+    numbers = examples(*((f"text {i}", str(i / 7)) for i in range(20)))
+    regression = Classify.from_examples(numbers.examples, ClassifyOptions())
+    check_rows(regression, {"train": numbers})
+    assert warnings_in(capsys) == []
 
 
 def test_constant_predictions_are_reported_with_remedies(

@@ -142,6 +142,7 @@ def test_data_frames_and_keywords_match_files_and_settings(base: Path, tmp_path:
         ({"epochs": 0}, "^epochs: expected `int` >= 1"),
         ({"track": "wandbb"}, "^track: invalid enum value 'wandbb'; did you mean 'wandb'"),
         ({"lora": {"rnk": 8}}, r"^lora\.rnk: no such setting; did you mean 'rank'"),
+        ({"lora": {"alpha": 8.0}}, "lora.rank is 0, so the other settings of lora have no effect"),
         ({"settings": {"epoch": 2}}, "^epoch: no such setting; did you mean 'epochs'"),
         ({"text_column": "bdy"}, "^train: no column 'bdy'; did you mean 'body'"),
         (

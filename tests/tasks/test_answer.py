@@ -438,6 +438,14 @@ def test_calibrated_threshold_maximizes_f1(
     assert again.options == tuned.options
 
 
+def test_threshold_requires_unanswerable_questions() -> None:
+    train = [Question("a", "b", (("b", 0),), "rows:1")]
+    with pytest.raises(DataError, match="null_threshold: requires unanswerable questions"):
+        Answer.from_examples(train, AnswerOptions(null_threshold=1.0))
+    options = AnswerOptions(null_threshold=1.0, no_answer=True)
+    assert Answer.from_examples(train, options).options == options
+
+
 def test_calibration_keeps_explicit_threshold() -> None:
     examples, answers = [Question("a", "b")], [answered("b", 1.0)]
     for options in (

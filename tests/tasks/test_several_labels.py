@@ -80,6 +80,26 @@ def examples(*labels: str) -> list[LabelExample]:
     return [LabelExample(f"text {i}", None, label) for i, label in enumerate(labels)]
 
 
+@pytest.mark.parametrize("label", ["a|b", "a, b", '["a", "b"]', "['a', 'b']", "a b"])
+def test_lists_of_labels_warn_without_multi_label(
+    label: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Classify.from_examples(examples("a", "b", label, "a c"), ClassifyOptions())
+    err = capsys.readouterr().err
+    assert err.count("warning: ") == 1
+    assert f"{label!r} was read as one label, but 'a' and 'b' are also labels" in err
+    assert "set multi_label" in err
+
+
+def test_empty_names_in_lists_are_rejected() -> None:
+    with pytest.raises(DataError, match="expected a list"):
+        Classify.from_examples(examples('["a"]', '["b", " "]'), ClassifyOptions())
+    assert Classify.from_examples(examples('["a"]', '["b "]'), ClassifyOptions()).labels == (
+        "a",
+        "b",
+    )
+
+
 @pytest.mark.parametrize("label", ["a, b", "a,b", "a;b", "a b", "b / a"])
 def test_other_separators_warn(label: str, capsys: pytest.CaptureFixture[str]) -> None:
     for rows in (examples("a", "b", label), examples("a", "b", label, "a|b")):

@@ -463,6 +463,7 @@ def test_read_examples_reports_all_unusable_rows(
     [
         ("ranking", {"margin": 0.5}, "margin: requires loss triplet, got ranking"),
         ("ranking", {"highest": 5.0}, "highest: requires loss cosine or cosent"),
+        ("ranking", {"activation": "gelu"}, "activation: requires dense"),
         ("triplet", {"scale": 10.0}, "scale: requires loss ranking or cosent or margin_mse"),
     ],
 )

@@ -85,9 +85,17 @@ def find_columns(table: Rows, names: Sequence[str], *used: str | None) -> list[s
     """Return the columns that have one of the names, ignoring case, in the order of the names.
 
     Columns in `used` are skipped.
+
+    Raises:
+        DataError: If the names of two of the columns differ only in case.
     """
-    columns = {column.lower(): column for column in table.columns if column not in used}
-    return [columns[name] for name in names if name in columns]
+    found = {c: c.lower() for c in table.columns if c not in used and c.lower() in names}
+    if len({*found.values()}) < len(found):
+        raise DataError(
+            f"{table.name}: among the columns {', '.join(map(repr, found))}, two names differ only "
+            "in case; rename one, or set the columns to use"
+        )
+    return sorted(found, key=lambda column: names.index(found[column]))
 
 
 def first_column(table: Rows, names: Sequence[str], *used: str | None) -> str | None:

@@ -10,8 +10,8 @@ from collections.abc import Collection, Iterable
 from bertkit.console import say
 from bertkit.errors import DataError
 
-SEPARATORS = re.compile(r"[,;/\s]+")
-"""Characters that separate labels in other libraries, but not in bertkit."""
+SEPARATORS = re.compile(r"""[,;/|\s\[\]"']+""")
+"""Characters that separate labels in lists of other libraries, or of tasks with several labels."""
 
 WHOLE = re.compile(r"([+-]?\d+)(?:\.0*)?")
 """Pattern of a whole number. pandas writes 1 as 1.0 if the column has missing values."""
@@ -33,9 +33,10 @@ def parse_labels(label: str, location: str) -> list[str]:
         names = json.loads(label)
     except (ValueError, RecursionError):
         names = None
-    if not isinstance(names, list) or not all(isinstance(n, str | int) for n in names):
+    is_list = isinstance(names, list) and all(isinstance(name, str | int) for name in names)
+    if not is_list or not all(parsed := [str(name).strip() for name in names]):
         raise DataError(f'{location}: expected a list such as ["a", "b"], got {label!r}')
-    return [str(name) for name in names]
+    return parsed
 
 
 def join_labels(names: Iterable[str]) -> str:
@@ -43,21 +44,24 @@ def join_labels(names: Iterable[str]) -> str:
     return ", ".join(repr(name) if "," in name else name for name in names)
 
 
-def check_separators(written: Collection[str], names: Collection[str]) -> None:
-    """Warn if a list of labels was probably read as one label, because of a wrong separator.
+def check_separators(written: Collection[str], names: Collection[str], *, several: bool) -> None:
+    """Warn if a list of labels was probably read as one label.
 
     Args:
         written: Labels as written in the rows.
-        names: All names that `parse_labels` found in these labels.
+        names: All labels that were found in them.
+        several: Whether a text can have several labels.
     """
     remedy = 'separate labels with |, as in a|b, or write a JSON list, as in ["a", "b"]'
+    if not several:
+        remedy = f"if a text can have several labels, set multi_label, and {remedy}"
     for name in sorted(names):
         parts = [part.strip() for part in SEPARATORS.split(name) if part.strip()]
         if len(parts) > 1 and all(part in names for part in parts):
             also = " and ".join(map(repr, parts))
             say(f"warning: {name!r} was read as one label, but {also} are also labels; {remedy}")
             return
-    if not any(label.startswith("[") or "|" in label for label in written):
+    if several and not any(label.startswith("[") or "|" in label for label in written):
         say(f"warning: no row has several labels; {remedy}")
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import hashlib
 import json
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice, zip_longest
 from pathlib import Path
@@ -84,6 +83,7 @@ class Rows:
         self._prefix = name if prefix is None else prefix
         self._text, self._plain = text, plain
         self._uneven: list[tuple[int, int]] = []
+        self._quoted = False
 
     @classmethod
     def read(cls, path: Path, *, header: bool = True, separator: str | None = None) -> Rows:
@@ -128,8 +128,11 @@ class Rows:
         separator = "\t" if separator == "tab" else separator
         quoted = kind == ".csv" and separator != "space"
         read = _split_csv if quoted else _split_lines
-        rows = _with_header(path, *read(path, text, separator), header)
-        rows.separator = separator
+        lines, cells = read(path, text, separator)
+        warning = _warning_about_quotes(lines, cells, quoted)
+        rows = _with_header(path, lines, cells, header)
+        rows.separator, rows._quoted = separator, quoted
+        rows.summary += warning
         return rows
 
     @classmethod
@@ -179,7 +182,8 @@ class Rows:
                     f"line, got {count}; fix this line"
                 )
                 for index, count in self._uneven
-                if needed is None or count < needed
+                # In a .csv file, a longer row has a comma that is not enclosed in quotation marks.
+                if needed is None or count < needed or (count > needed and self._quoted)
             ]
         )
 
@@ -265,12 +269,25 @@ def has_records(source: Source) -> bool:
 def _read_json(path: Path) -> Rows:
     lines = numbered(path)
     records = read_each(lambda line: json_object(line[1].encode(), f"{path}:{line[0]}"), lines)
-    return Rows.collect(str(path), records, lines=[number for number, _ in lines], text=_as_text)
+    return Rows.collect(str(path), records, lines=[number for number, _ in lines], text=text_of)
 
 
-def _as_text(value: Any) -> str:
-    missing = value is None or (isinstance(value, float) and math.isnan(value))
-    return "" if missing else json.dumps(value, ensure_ascii=False)
+def _warning_about_quotes(lines: list[int], cells: list[list[str]], quoted: bool) -> str:
+    """Return a warning if a value still has the quotation marks that enclose it in a .csv file."""
+    remedy = "name the file .csv and set --separator tab"
+    if quoted:
+        remedy = "remove the space before them"
+    for line, row in zip(lines, cells, strict=True):
+        for cell in row:
+            inside = cell.lstrip(" ")[1:-1]
+            # Without doubled quotation marks inside, they may be part of the text of a .tsv file.
+            starts = cell[:2] == ' "' if quoted else cell[:1] == '"' and '""' in inside
+            if starts and cell[-1] == '"' and '"' not in inside.replace('""', ""):
+                return (
+                    f"; warning: line {line:,} has quotation marks around a value, which are read "
+                    f"as part of the value; {remedy}"
+                )
+    return ""
 
 
 def _check_separator(path: Path, first: str, separator: str) -> None:

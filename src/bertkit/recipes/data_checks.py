@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bertkit.config import Settings
 from bertkit.console import say
-from bertkit.data.labels import WHOLE
-from bertkit.tasks.capabilities import ChanceLevel
+from bertkit.data.labels import WHOLE, number
+from bertkit.tasks.capabilities import ChanceLevel, Labeled
 from bertkit.tasks.confusion import LabelReport
 from bertkit.tasks.examples import Examples
 from bertkit.tasks.task import Task
@@ -19,6 +20,12 @@ FEW_STEPS = 100
 
 SMALL_RATE, HIGH_RATE = 1e-4, 3e-4
 """Usual range of learning rates for small models. Larger models use lower rates."""
+
+FREQUENT = 10
+"""Number of examples of a label from which labels with a single example are reported."""
+
+SHOWN_LABELS = 5
+"""Number of labels with a single example that the warning names."""
 
 COMMON_LABEL_FRACTION = 0.7
 """Class weights are recommended if one label has more than this fraction of the examples."""
@@ -39,7 +46,8 @@ def check_rows(
     """
     if getattr(options, "regression", False) is None:
         _log_numeric_labels(task)
-    for message in (*_shared_rows(task, data), *_similar_labels(task.labels)):
+    rare = _rare_labels(task, data["train"]) if isinstance(task, Labeled) else []
+    for message in (*_shared_rows(task, data), *_similar_labels(task.labels), *rare):
         say(f"warning: {message}")
 
 
@@ -85,16 +93,33 @@ def _shared_rows(task: Task[Any, Any], data: Mapping[str, Examples]) -> list[str
 
 
 def _similar_labels(labels: Sequence[str]) -> list[str]:
-    """Return warnings about labels that differ only in case or in surrounding spaces."""
-    groups: dict[str, list[str]] = {}
+    """Return warnings about labels that look alike or are the same number."""
+    groups: dict[str | float, list[str]] = {}
     for label in labels:
-        groups.setdefault(label.strip().casefold(), []).append(label)
+        # NFKC also replaces letters of full width. Format characters (Cf) are invisible.
+        normal = unicodedata.normalize("NFKC", label.strip()).casefold()
+        name = "".join(c for c in normal if unicodedata.category(c) != "Cf")
+        value = number(name)
+        groups.setdefault(name if value is None else value, []).append(label)
     return [
-        f"the labels {' and '.join(map(repr, group))} differ only in case or surrounding spaces, "
-        "but count as different labels; use one spelling"
+        f"the labels {' and '.join(map(repr, group))} differ only in case, spaces, zeros, or "
+        "Unicode characters that look alike, but count as different labels; use one spelling"
         for group in groups.values()
         if len(group) > 1
     ]
+
+
+def _rare_labels(task: Labeled, train: Examples) -> list[str]:
+    """Return a warning about labels that only one example has, if another label is frequent."""
+    found: dict[str, list[Any]] = {}
+    for example in train.examples:
+        for label in dict.fromkeys(task.labels_of(example)):
+            found.setdefault(label, []).append(example)
+    rare = [f"{label!r} ({rows[0].where})" for label, rows in found.items() if len(rows) == 1]
+    if not rare or max(map(len, found.values())) < FREQUENT:
+        return []
+    shown = ", ".join(rare[:SHOWN_LABELS]) + ", ..." * (len(rare) > SHOWN_LABELS)
+    return [f"train: labels of only one example: {shown}; correct misspelled labels"]
 
 
 def show_labels(report: LabelReport | None, name: str) -> None:

@@ -121,6 +121,8 @@ class Finetune(Settings, frozen=True):
         if self.features is not None and (is_changed or self.layer_decay < 1 or self.lora.rank):
             names = "frozen_layers, gradual_unfreezing, layer_decay, lora, or random_weights"
             raise ValueError(f"features cannot be combined with {names}; remove these settings")
+        if not self.lora.rank and self.lora != LoRA():
+            raise ValueError("lora.rank is 0, so the other settings of lora have no effect; set it")
 
 
 def default_learning_rate(task: Task[Any, Any], hidden: int, lora_rank: int = 0) -> float:
@@ -349,6 +351,8 @@ def _train(
     state = _state(settings, rate, learner)
     warmup_steps = round(settings.warmup * total)
     plan = schedule("linear", steps=total, warmup_steps=warmup_steps, decay_steps=0)
+    if settings.patience is not None and settings.patience >= settings.epochs:
+        say(f"warning: patience = {settings.patience} has no effect in {settings.epochs} epochs")
     start = run.begin(state, total)
     # run.json contains the learning rate as it was set, and is already written. The files that
     # are written from here on contain the rate that is used.

@@ -142,6 +142,10 @@ class Answer(Task[Question, QuestionAnswer], Calibrated, ChanceLevel):
         if options.no_answer is None:
             no_answer = not all(example.answerable for example in train)
             options = msgspec.structs.replace(options, no_answer=no_answer)
+        if options.null_threshold is not None and not options.no_answer:
+            raise DataError(
+                "null_threshold: requires unanswerable questions in train; remove null_threshold"
+            )
         return cls((), options)
 
     # ---- Features, targets, and loss

@@ -61,6 +61,10 @@ class Labeled(ABC):
     """Whether a softmax over each row of the outputs computes the probabilities of the labels."""
 
     @abstractmethod
+    def labels_of(self, example: Any) -> Sequence[str]:
+        """Return the expected labels of an example, or nothing if the label is a number."""
+
+    @abstractmethod
     def label_pairs(self, answer: Any, example: Any) -> Sequence[LabelPair]:
         """Return pairs of an expected and a predicted label. A missing label is None.
 

@@ -113,13 +113,14 @@ class Classify(Contrastive[LabelExample, Prediction], Calibrated, ChanceLevel, L
             DataError: If an option does not support the labels, or there are fewer than two labels.
         """
         assert isinstance(options, ClassifyOptions)
-        options = _with_defaults(options, train)
+        asked, options = options.multi_label, _with_defaults(options, train)
         if options.regression:
             return cls(("score",), options)
         task = cls((), options)
         written = {label for example in train for label in task.labels_of(example)}
-        if options.multi_label:
-            check_separators({label_of(example) for example in train}, written)
+        if asked is not False:
+            several = bool(options.multi_label)
+            check_separators({label_of(example) for example in train}, written, several=several)
         task = cls(sorted(without_fractions(written), key=label_sort_key), options)
         counts = Counter(label for example in train for label in task.labels_of(example))
         _check_labels(task.labels, counts, options, train)
@@ -155,10 +156,14 @@ class Classify(Contrastive[LabelExample, Prediction], Calibrated, ChanceLevel, L
     def labels_of(self, example: LabelExample) -> list[str]:
         """Return the labels of an example, in the spelling of the task's labels.
 
+        A regression has no labels.
+
         Raises:
             DataError: If a list of labels is malformed.
         """
         written = label_of(example)
+        if self.options.regression:
+            return []
         labels = parse_labels(written, example.where) if self.options.multi_label else [written]
         return list(dict.fromkeys(canonical_label(label, self.index) for label in labels))
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from bertkit.config import Settings
-from bertkit.console import say
+from bertkit.console import quietly, say
 from bertkit.data.labels import label_sort_key
 from bertkit.data.shuffling import Permutation, Purpose, generator
 from bertkit.errors import ConfigError, DataError
@@ -132,7 +132,8 @@ def hold_out(
     rest = [row for index, row in enumerate(rows) if index not in held_set]
     if not rest:
         raise DataError(f"{name}: the fraction leaves no rows for train; reduce it")
-    task = kind.from_examples(rest, options)
+    with quietly():  # Warnings about labels follow when the task is created for all rows of train.
+        task = kind.from_examples(rest, options)
     unknown = {index for index in held if not _can_be_scored(task, rows[index])}
     return (
         [row for index, row in enumerate(rows) if index not in held_set or index in unknown],

@@ -213,6 +213,8 @@ class Similarity(Task[SimilarityExample, SimilarityAnswer], ChanceLevel, UsesPoo
                 raise ConfigError(
                     f"{name}: requires loss {' or '.join(losses)}, got {loss}; remove {name}"
                 )
+        if options.dense is None and options.activation != SimilarityOptions().activation:
+            raise ConfigError("activation: requires dense, the size of the linear layer; set dense")
         highest = options.highest
         if loss in SCORED and highest is None:
             highest = max(max(abs(e.label or 0.0) for e in train), 1e-9)

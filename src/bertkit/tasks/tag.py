@@ -448,6 +448,11 @@ class Tag(Task[Example, TagAnswer], ChanceLevel, Labeled):
     def score_names(self) -> tuple[str, ...]:
         return ("precision", "recall", "f1", "accuracy") if self.scheme else ("accuracy",)
 
+    def labels_of(self, example: Example) -> list[str]:
+        """Return the type of each entity, or all tags if they are not entities."""
+        tags = _tags_of(example)
+        return [kind for *_, kind in spans(tags)] if self.scheme else tags
+
     def label_pairs(self, answer: TagAnswer, example: Example) -> list[LabelPair]:
         """Return the expected and the predicted entity type of each span.
 
