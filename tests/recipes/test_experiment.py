@@ -16,7 +16,7 @@ from tests.recipes.experiments import plan, rows
 
 import bertkit
 from bertkit import cli
-from bertkit.errors import CheckpointError, ConfigError, DataError, TrainingError
+from bertkit.errors import CheckpointError, ConfigError, DataError, DeviceError, TrainingError
 from bertkit.extensions.classic.families.lstm import LSTM_LM
 from bertkit.extensions.classic.word_vectors import Vectors
 from bertkit.extensions.generation.families.gpt2 import GPT2
@@ -188,7 +188,8 @@ def test_variants_can_be_run_one_after_another(base: Path, tmp_path: Path) -> No
         ({"grid": {"learning_rate": [1e-4, "fast"]}}, "learning_rate: expected `float`, got `str`"),
         ({"grid": {"epochs": [0, 1]}}, "epochs: expected `int` >= 1"),
         ({"grid": {"epochs": []}}, "grid.*length >= 1"),
-        ({"grid": {"device": ["a/b", "a:b"]}}, "two combinations have the name device=a-b"),
+        ({"grid": {"model": ["a/b", "a:b"]}}, "two combinations have the name model=a-b"),
+        ({"settings": {"device": "cuda:99"}}, "device: .*cuda:99"),
         ({"grid": {"seed": [1, 2]}}, "grid.seed: the grid cannot contain seeds; set `seeds`"),
         ({"grid": {"regression": [True, False]}}, "scored by accuracy and pearson"),
         ({"recipe": "prepare"}, "recipe: invalid enum value 'prepare'"),
@@ -208,7 +209,7 @@ def test_invalid_plan_is_rejected_before_work(
     given = plan(base, **changes)
     if "regression" in given.get("grid", {}):
         given["settings"] |= {"train": numbers, "dev": numbers}
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises((ConfigError, DeviceError), match=message):
         bertkit.experiment(given, out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

@@ -14,6 +14,7 @@ from bertkit.config import Settings, merged, override, with_keywords
 from bertkit.console import quietly
 from bertkit.engine.engine import MAX_BATCH_TOKENS
 from bertkit.errors import CheckpointError, ConfigError
+from bertkit.nn.precision import resolve, resolve_device
 from bertkit.objectives.distill import Terms
 from bertkit.pipelines import answering
 from bertkit.recipes.distill import distill
@@ -281,6 +282,7 @@ def _pretraining(
     if family not in PRETRAININGS:
         text = config_class(data).open_text(corpus)
         config = read_config(data, text.tokenizer())
+        resolve(config.train.precision, resolve_device(config.train.device, "train.device"))
         first = config.train.seed
         if "test" in settings:
             test = _read_test_set(config, examples.locate(settings["test"]))
@@ -323,6 +325,7 @@ def _checked(
     seeds: int,
 ) -> FinetuningProgram:
     """Check the examples, and return the program that trains on them."""
+    resolve(training.precision, resolve_device(training.device))
     fitted = task.from_examples(data["train"].examples, options)
     check_metric(fitted, training.metric)
     for part in data.values():

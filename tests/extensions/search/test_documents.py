@@ -107,8 +107,8 @@ def test_documents_continues_after_invalid_files_and_rows(tmp_path: Path) -> Non
     ("row", "expected"),
     [
         ({"id": "a", "text": " \n"}, r"docs.jsonl:2: the document contains no text"),
-        ({"id": "a"}, r"docs.jsonl:2: field 'text' not found; known: 'id'"),
-        ({"id": "a", "texts": "b"}, r"docs.jsonl:2: .* not found; did you mean 'texts'\?"),
+        ({"id": "a"}, r"docs.jsonl:2: field 'text' not found; set text_column= to .*; known: 'id'"),
+        ({"id": "a", "texts": "b"}, r"docs.jsonl:2: .*; did you mean 'texts'\?"),
         ({"id": " ", "text": "b"}, r"docs.jsonl:2: the id is empty"),
         ({"id": "a", "text": "b\ud800"}, r"docs.jsonl:2: lone surrogate"),
         (
@@ -128,7 +128,9 @@ def test_documents_rejects_invalid_numbers_in_fields(tmp_path: Path) -> None:
         file = write_rows(tmp_path / "a.jsonl", {"id": "a", "text": "b", "year": value})
         with pytest.raises(DataError, match=r"a.jsonl:1: field 'year' must be a number"):
             list(documents([file], DocumentColumns(keep=("year:number",))))
-    with pytest.raises(DataError, match="field 'years' not found; did you mean 'year'"):
+    with pytest.raises(
+        DataError, match="field 'years' not found; set keep= to a field; did you mean 'year'"
+    ):
         list(documents([file], DocumentColumns(keep=("years",))))
 
 

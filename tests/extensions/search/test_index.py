@@ -15,6 +15,7 @@ import pytest
 from tests.factories import pdf
 
 from bertkit.checkpoint.directory import load, save
+from bertkit.checkpoint.pooling_files import write_pooling
 from bertkit.errors import ConfigError, DataError, SearchError
 from bertkit.extensions.search.documents import DocumentColumns
 from bertkit.extensions.search.index import index
@@ -204,10 +205,31 @@ def test_index_reports_or_skips_all_invalid_files(
     assert result == {"documents": 1, "unchanged": 0, "left_out": 2, "passages": 1}
     assert "skipped: " in capsys.readouterr().err
     (docs / "b.txt").unlink()
-    with pytest.raises(
-        DataError, match=r"c.md:1: not UTF-8.* \(or use skip_bad= to skip such errors\)$"
-    ):
+    with pytest.raises(DataError, match=r"c.md:1: not UTF-8.*, or skip them with skip_bad=$"):
         index([docs], model=tiny, store=str(store_path))
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_missing_column_is_not_a_bad_row(rows: int, tiny: Path, tmp_path: Path) -> None:
+    file = tmp_path / "a.csv"
+    file.write_text("title,body\n" + "a,b\n" * rows, encoding="utf-8")
+    with pytest.raises(DataError, match=r"field 'text' not found|2 files or rows") as error:
+        index([file], model=tiny, store=str(tmp_path / "store"))
+    assert "skip" not in str(error.value)
+
+
+def test_model_without_pooling_is_reported(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "a.txt"
+    file.write_text("a b", encoding="utf-8")
+    embedder = tmp_path / "embedder"
+    shutil.copytree(tiny, embedder)
+    write_pooling(embedder, Pooling(), hidden=32, length=64)
+    for model in (tiny, embedder):
+        index([file], model=model, store=str(tmp_path / f"store-{model.name}"))
+        warned = "is not an embedding model" in capsys.readouterr().err
+        assert warned == (model is tiny)
 
 
 def test_index_truncates_report_of_many_invalid_rows(

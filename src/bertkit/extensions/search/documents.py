@@ -274,18 +274,22 @@ def _document(
     name: str,
     line: int,
 ) -> Document:
-    def get(key: str) -> Any:
+    def get(key: str, option: str) -> Any:
         if key not in row:
-            raise DataError(f"{source}: field {key!r} not found; {did_you_mean(key, row)}")
+            near = did_you_mean(key, row)
+            raise DataError(f"{source}: field {key!r} not found; set {option} to a field; {near}")
         return row[key]
 
     key = columns.id or next((key for key in IDS if key in row), None)
     texts = columns.text or ((TITLE, TEXT) if TITLE in row else (TEXT,))
     return Document(
-        f"{name}:{line}" if key is None else _text(get(key)).strip(),
-        "\n".join(filter(None, (_text(get(part)).strip() for part in texts))),
+        f"{name}:{line}" if key is None else _text(get(key, "--id-column")).strip(),
+        "\n".join(filter(None, (_text(get(part, "--text-column")).strip() for part in texts))),
         source,
-        {field: _value(get(field), kind, field, source) for field, kind in fields.items()},
+        {
+            field: _value(get(field, "--keep"), kind, field, source)
+            for field, kind in fields.items()
+        },
     )
 
 

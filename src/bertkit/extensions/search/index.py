@@ -112,6 +112,11 @@ def index(
         loaded = model if isinstance(model, Loaded) else load(model)
         if format_of(loaded.folder) == "sparse-encoder":
             raise open_format(loaded.folder).mismatch("a model of dense embeddings")
+        if loaded.pooling is None:
+            say(
+                f"warning: {loaded.folder} is not an embedding model, so embeddings are the means "
+                "of its token states; searches find more with an embedding model"
+            )
         prompt, query_prompt = _find_prompts(loaded, prompt, query_prompt)
         length = _length(loaded, length)
         capacity = _capacity(loaded.tokenizer, prompt, length)
@@ -238,13 +243,14 @@ def _read_all(
         for document in documents(listing, columns, on_error=errors.append, convert=convert):
             sources[document.id] = document.source
             bar.advance(task)
+    remedy = ", or skip them with --skip-bad" if sources else ""
     if len(errors) == 1 and not skip_bad:
-        raise DataError(f"{errors[0]} (or use --skip-bad to skip such errors)")
+        raise DataError(f"{errors[0]}{remedy}")
     log_messages(list(map(str, errors)), "skipped: " if skip_bad else "")
     if errors and not skip_bad:
         raise DataError(
-            f"{len(errors):,} files or rows are invalid, as listed above; correct them, or skip "
-            f"them with --skip-bad: {shorten_list(location_of(str(error)) for error in errors)}"
+            f"{len(errors):,} files or rows are invalid, as listed above; correct them{remedy}: "
+            f"{shorten_list(location_of(str(error)) for error in errors)}"
         )
     if not sources:
         raise DataError("the files contain no documents; check the paths")
