@@ -12,12 +12,18 @@ from bertkit.nn import attention
 from bertkit.nn import matmul_attention as products
 from bertkit.nn.attention import BMM_MAX_LENGTH, attend
 from bertkit.nn.attention_context import AttentionContext
-from bertkit.nn.kernels import DenseAttention, Fused, Kernel, Local, Varlen
-from bertkit.nn.matmul_attention import Bmm, softmax, softmax_backward
+from bertkit.nn.kernels import (
+    Kernel,
+    fused_attention,
+    is_varlen_supported,
+    local_attention,
+    varlen_attention,
+)
+from bertkit.nn.matmul_attention import bmm_attention, softmax, softmax_backward
 from bertkit.nn.padding import pad_bucket, pad_to_tiles
 from bertkit.nn.precision import BF16_TILE_ROWS
 
-KERNELS: list[Kernel] = [Bmm(), Fused(), Local()]
+KERNELS: list[Kernel] = [attend, bmm_attention, fused_attention, local_attention]
 LAYOUTS = {
     "equal": [7, 7, 7],
     "near equal": [17, 20, 32],
@@ -115,18 +121,21 @@ def learned(context: AttentionContext) -> list[Tensor]:
     return [context.bias.weight] if isinstance(context.bias, Table | Content) else []
 
 
+def skip_unsupported(kernel: Kernel, context: AttentionContext) -> None:
+    if kernel is local_attention and (context.window is None or context.bias is not None):
+        pytest.skip("local attention requires a window, and no bias")
+
+
 @pytest.mark.parametrize(("kv_heads", "padding_rows"), [(HEADS, 0), (HEADS, 3), (2, 0), (1, 0)])
-@pytest.mark.parametrize("kernel", [None, *KERNELS], ids=lambda k: type(k).__name__)
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.__name__)
 @pytest.mark.parametrize("case", CASES)
 def test_kernels_match_reference(
-    kernel: Kernel | None, case: str, kv_heads: int, padding_rows: int
+    kernel: Kernel, case: str, kv_heads: int, padding_rows: int
 ) -> None:
     for sizes in LAYOUTS.values():
         q, kv, context = make_inputs(sizes, case, padding_rows=padding_rows, kv_heads=kv_heads)
-        reason = kernel.unsupported_reason(q, kv, context) if kernel else None
-        if reason:
-            pytest.skip(reason)
-        actual = attend(q, kv, context, kernel=kernel)
+        skip_unsupported(kernel, context)
+        actual = kernel(q, kv, context, 0.0)
         torch.testing.assert_close(actual, reference(q, kv, context))
 
 
@@ -140,7 +149,7 @@ def test_bmm_matches_reference_for_any_block_size(
     monkeypatch.setattr(products, "MAX_SCORES", scores)
     for sizes in [*LAYOUTS.values(), [9], [150]]:
         q, kv, context = make_inputs(sizes, case, padding_rows=padding_rows, kv_heads=kv_heads)
-        actual = attend(q, kv, context, kernel=Bmm())
+        actual = bmm_attention(q, kv, context, 0.0)
         torch.testing.assert_close(actual, reference(q, kv, context))
 
 
@@ -153,7 +162,7 @@ def test_bmm_in_bf16_matches_reference_approximately(
     for sizes in [*LAYOUTS.values(), [150]]:
         q, kv, context = make_inputs(sizes, case)
         q, kv = q.bfloat16(), kv.bfloat16()
-        actual = attend(q, kv, context, kernel=Bmm())
+        actual = bmm_attention(q, kv, context, 0.0)
         torch.testing.assert_close(
             actual.float(), reference(q.float(), kv.float(), context), atol=0.05, rtol=0.05
         )
@@ -186,28 +195,24 @@ def test_bmm_computes_scores_in_limited_blocks(
     monkeypatch.setattr(products, "MAX_SCORES", 100_000)
     q, kv, context = make_inputs(sizes, case)
     with torch.no_grad():
-        attend(q, kv, context, kernel=Bmm())
+        bmm_attention(q, kv, context, 0.0)
     assert len(score_counts) > 1
     assert max(score_counts) <= max(110_000, BF16_TILE_ROWS * HEADS * max(sizes))
     assert 0.9 * HEADS * scores <= sum(score_counts) <= 1.05 * HEADS * scores
 
 
 @pytest.mark.parametrize(("kv_heads", "padding_rows"), [(HEADS, 0), (HEADS, 3), (2, 0)])
-@pytest.mark.parametrize("kernel", KERNELS, ids=lambda k: type(k).__name__)
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.__name__)
 @pytest.mark.parametrize("case", CASES)
 def test_gradients_match_reference(
     kernel: Kernel, case: str, kv_heads: int, padding_rows: int
 ) -> None:
     for sizes in LAYOUTS.values():
         q, kv, context = make_inputs(sizes, case, padding_rows=padding_rows, kv_heads=kv_heads)
-        reason = kernel.unsupported_reason(q, kv, context)
-        if reason:
-            pytest.skip(reason)
+        skip_unsupported(kernel, context)
         inputs = [q.requires_grad_(), kv.requires_grad_(), *learned(context)]
         weight = torch.randn(q.shape)
-        actual_gradients = torch.autograd.grad(
-            (attend(q, kv, context, kernel=kernel) * weight).sum(), inputs
-        )
+        actual_gradients = torch.autograd.grad((kernel(q, kv, context, 0.0) * weight).sum(), inputs)
         expected_gradients = torch.autograd.grad((reference(q, kv, context) * weight).sum(), inputs)
         for actual, expected in zip(actual_gradients, expected_gradients, strict=True):
             torch.testing.assert_close(actual, expected, atol=1e-4, rtol=1e-4)
@@ -223,7 +228,7 @@ def test_dropout_gradients_match_finite_differences(sizes: list[int], case: str)
 
     def mixed(*inputs: Tensor) -> Tensor:
         torch.manual_seed(0)
-        return Bmm()(*inputs, context, dropout=0.3)
+        return bmm_attention(*inputs, context, 0.3)
 
     weight = torch.randn(q.shape, dtype=torch.double)
     along = [torch.randn_like(x) for x in given]
@@ -243,7 +248,7 @@ def test_dropout_gradients_match_finite_differences(sizes: list[int], case: str)
 
 def test_dropout_keeps_mean() -> None:
     q, kv, context = make_inputs([40] * 4)
-    samples = torch.stack([Bmm()(q, kv, context, dropout=0.2) for _ in range(400)])
+    samples = torch.stack([bmm_attention(q, kv, context, 0.2) for _ in range(400)])
     exact = reference(q, kv, context)
     assert (samples[0] - samples[1]).abs().max() > 0.01
     assert (samples.mean(0) - exact).abs().max() < 0.1 * exact.abs().max()
@@ -258,7 +263,7 @@ def test_single_sequence_matches_reference_without_gradient(
         q, kv, context = make_inputs([size], case, padding_rows=padding_rows, kv_heads=kv_heads)
         expected = reference(q, kv, context)
         with torch.no_grad():
-            torch.testing.assert_close(Bmm()(q, kv, context), expected)
+            torch.testing.assert_close(bmm_attention(q, kv, context, 0.0), expected)
 
 
 @pytest.mark.parametrize("wrong", [{"scale": 0.4}, {"causal": True}, {"window": 30}])
@@ -300,36 +305,33 @@ def test_output_does_not_depend_on_other_sequences(size: int, case: str) -> None
 def test_kernel_choice_depends_on_length(
     dtype: torch.dtype, learns: bool, amx: bool, longest: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lengths = {Bmm: (), Fused: ()}
+    lengths: dict[str, tuple[int, ...]] = {}
 
-    def call(self: Kernel, q: Tensor, kv: Tensor, context: AttentionContext, **_: float) -> Tensor:
-        lengths[type(self)] = context.queries.lengths
-        return q
+    def replace_kernel(name: str) -> None:
+        def call(q: Tensor, kv: Tensor, context: AttentionContext, dropout: float) -> Tensor:
+            lengths[name] = context.queries.lengths
+            return q
+
+        monkeypatch.setattr(attention, name, call)
 
     monkeypatch.setattr(attention, "has_amx", lambda: amx)
-    for kernel in lengths:
-        monkeypatch.setattr(kernel, "__call__", call)
+    for name in ("bmm_attention", "fused_attention", "local_attention"):
+        replace_kernel(name)
     q, kv, context = make_inputs([90, 96, 97, 192, 193, 512, 513])
     with torch.set_grad_enabled(learns):
         attend(q.to(dtype), kv.to(dtype), context)
-    assert lengths[Bmm][-1] == longest
-    assert lengths[Fused][:1] == (() if longest == 513 else (longest + 1,))
-    if longest == 513:  # sequences with a window use Bmm, too
-        lengths[Bmm] = ()
-        monkeypatch.setattr(Local, "__call__", call)
+    assert lengths["bmm_attention"][-1] == longest
+    assert lengths.get("fused_attention", ())[:1] == (() if longest == 513 else (longest + 1,))
+    if longest == 513:  # sequences with a window use this kernel, too
+        lengths.clear()
         with torch.no_grad():
             attend(q.to(dtype), kv.to(dtype), replace(context, window=16))
-        assert lengths[Bmm] == (90, 96, 97, 192, 193, 512, 513)
+        assert lengths == {"bmm_attention": (90, 96, 97, 192, 193, 512, 513)}
 
 
-def test_unsupported_kernel_reports_reason() -> None:
-    q, kv, context = make_inputs([4])
-    assert "CUDA only" in (Varlen().unsupported_reason(q, kv, context) or "")
-    with pytest.raises(ValueError, match="CUDA only"):
-        attend(q, kv, context, kernel=Varlen())
-    for kernel in (Local(), Varlen()):
-        reason = kernel.unsupported_reason(q, kv, replace(context, bias=Table(), window=2)) or ""
-        assert "does not support a bias" in reason
+def test_varlen_attention_requires_cuda() -> None:
+    q, _, context = make_inputs([4])
+    assert not is_varlen_supported(q.bfloat16(), context, 0.0)
 
 
 @pytest.mark.parametrize("kv_heads", [HEADS, 2])
@@ -351,7 +353,6 @@ def test_padded_layout_matches_reference(case: str, kv_heads: int) -> None:
     actual = attend(spread(q, queries.mask), spread(kv, keys.mask), padded_context)
     actual = actual.unflatten(0, queries.mask.shape)[queries.mask]
     torch.testing.assert_close(actual, reference(q, kv, context))
-    assert DenseAttention().unsupported_reason(q, kv, context) is not None
 
 
 @pytest.mark.gpu
@@ -364,7 +365,9 @@ def test_varlen_matches_reference_on_cuda(sizes: list[int], kv_heads: int) -> No
         cuda_context = replace(context, queries=context.queries.to("cuda"))
         if context.cross is not None:
             cuda_context = replace(cuda_context, cross=context.cross.to("cuda"))
-        actual = Varlen()(*bf16_inputs, cuda_context).float().cpu()
+        assert is_varlen_supported(bf16_inputs[0], cuda_context, 0.0)
+        assert not is_varlen_supported(bf16_inputs[0], cuda_context, 0.1)
+        actual = varlen_attention(*bf16_inputs, cuda_context, 0.0).float().cpu()
         torch.testing.assert_close(actual, reference(q, kv, context), atol=3e-2, rtol=3e-2)
 
 

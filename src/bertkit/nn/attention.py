@@ -14,23 +14,31 @@ from torch import Tensor, nn
 
 from bertkit.batch import Packed, Padded
 from bertkit.nn.attention_context import AttentionContext
-from bertkit.nn.kernels import DenseAttention, Fused, Kernel, Local, Varlen
-from bertkit.nn.matmul_attention import Bmm
+from bertkit.nn.kernels import (
+    Kernel,
+    dense_attention,
+    fused_attention,
+    is_varlen_supported,
+    local_attention,
+    varlen_attention,
+)
+from bertkit.nn.matmul_attention import bmm_attention
 from bertkit.nn.precision import has_amx
 from bertkit.nn.rotary_positions import Rotary, rotate
 
 BMM_MAX_LENGTH, BMM_MAX_LENGTH_AMX, BMM_MAX_LENGTH_LEARNING = 192, 96, 512
-"""Maximum number of queries in a sequence for which the kernel `Bmm` is used on a CPU if there is
-no dropout.
+"""Maximum number of queries in a sequence for which the kernel `bmm_attention` is used on a CPU if
+there is no dropout.
 
-The first two values are the lengths up to which `Bmm` is the fastest kernel in fp32, and in bf16
-with AMX. The third value applies to training in bf16, in which `Bmm` would need too much memory for
-longer sequences. Inference in bf16 without AMX has no limit. All values are multiples of
-BUCKET_STEP, so that the choice of the kernel for a sequence depends only on its own length.
+The first two values are the lengths up to which `bmm_attention` is the fastest kernel in fp32, and
+in bf16 with AMX. The third value applies to training in bf16, in which the kernel would need too
+much memory for longer sequences. Inference in bf16 without AMX has no limit. All values are
+multiples of BUCKET_STEP, so that the choice of the kernel for a sequence depends only on its own
+length.
 """
 
 LOCAL_MIN_WINDOWS = 4
-"""Number of windows that a sequence must exceed for the kernel `Local` to be used."""
+"""Number of windows that a sequence must exceed for the kernel `local_attention` to be used."""
 
 
 @dataclass
@@ -62,15 +70,8 @@ class Trace:
     """Whether to collect queries, keys, and values."""
 
 
-def attend(
-    q: Tensor,
-    kv: Tensor,
-    context: AttentionContext,
-    *,
-    dropout: float = 0.0,
-    kernel: Kernel | None = None,
-) -> Tensor:
-    """Compute the attention output of each query.
+def attend(q: Tensor, kv: Tensor, context: AttentionContext, dropout: float = 0.0) -> Tensor:
+    """Compute the attention output of each query with the fastest kernel that supports the batch.
 
     The choice of the kernel for a sequence depends only on its own length, not on the other
     sequences of the batch.
@@ -80,48 +81,39 @@ def attend(
         kv: Keys and values.
         context: Context that defines which tokens the queries attend to.
         dropout: Dropout probability of the attention weights.
-        kernel: Kernel to use. Default: the fastest kernel that supports the batch.
 
     Returns:
         The weighted sums of values.
-
-    Raises:
-        ValueError: If `kernel` does not support the batch.
 
     Shapes:
         See `Kernel`.
     """
     if context.cache is not None:
         return context.cache(q, kv, context.scaling(q.shape[-1]))
-    if kernel is not None:
-        reason = kernel.unsupported_reason(q, kv, context, dropout=dropout)
-        if reason:
-            raise ValueError(reason)
-        return kernel(q, kv, context, dropout=dropout)
     if isinstance(context.queries, Padded):
-        return attend(q, kv, context, dropout=dropout, kernel=DenseAttention())
+        assert not dropout, "only exported graphs have padded batches"
+        return dense_attention(q, kv, context)
+    if is_varlen_supported(q, context, dropout):
+        return varlen_attention(q, kv, context, dropout)
     on_cpu, window = q.device.type == "cpu", context.window
-    varlen = Varlen()
-    if not on_cpu and varlen.unsupported_reason(q, kv, context, dropout=dropout) is None:
-        return varlen(q, kv, context, dropout=dropout)
     bounds: list[tuple[float, Kernel]] = []
-    longest: Kernel = Fused()
+    longest: Kernel = fused_attention
     if on_cpu and dropout:
-        longest = Bmm()
+        longest = bmm_attention
     elif on_cpu:
-        bounds.append((bmm_max_length(q.dtype), Bmm()))
+        bounds.append((bmm_max_length(q.dtype), bmm_attention))
     if window is not None and context.bias is None:
         bounds.append((max(BMM_MAX_LENGTH, LOCAL_MIN_WINDOWS * window), longest))
-        longest = Local()
+        longest = local_attention
     bounds.append((math.inf, longest))
     return _attend_by_length(q, kv, context, bounds, dropout)
 
 
 def bmm_max_length(dtype: torch.dtype) -> float:
-    """Return the maximum number of queries in a sequence for which `Bmm` is used on a CPU.
+    """Return the maximum number of queries in a sequence for `bmm_attention` on a CPU.
 
     This applies if there is no dropout. In bf16 without AMX and without a gradient, there is no
-    limit, because `Bmm` is faster at every length (notes/2026-11.md).
+    limit, because `bmm_attention` is faster at every length (notes/2026-11.md).
     """
     if dtype != torch.bfloat16:
         return BMM_MAX_LENGTH
@@ -141,7 +133,7 @@ def _attend_by_length(
     (limit, kernel), *longer = bounds
     lengths = context.queries.lengths
     if lengths[-1] <= limit:
-        return kernel(q, kv, context, dropout=dropout)
+        return kernel(q, kv, context, dropout)
     if lengths[0] > limit:
         return _attend_by_length(q, kv, context, longer, dropout)
     short, long = context.split(context.queries.count_up_to(int(limit)))
@@ -150,10 +142,7 @@ def _attend_by_length(
         x.split([count, x.shape[0] - count]) for x, count in zip((q, kv), counts, strict=True)
     )
     return torch.cat(
-        [
-            kernel(q, kv, short, dropout=dropout),
-            _attend_by_length(long_q, long_kv, long, longer, dropout),
-        ]
+        [kernel(q, kv, short, dropout), _attend_by_length(long_q, long_kv, long, longer, dropout)]
     )
 
 

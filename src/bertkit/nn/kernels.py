@@ -1,13 +1,12 @@
 """Attention kernels: four implementations of softmax(scale · q kᵀ + bias) v.
 
-A fifth kernel, `Bmm`, is in `matmul_attention.py`. If a kernel does not support a batch, its method
-`unsupported_reason` returns the reason.
+A fifth kernel, `bmm_attention`, is in `matmul_attention.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Protocol, cast
+from collections.abc import Callable, Iterator
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -18,169 +17,122 @@ from bertkit.nn.attention_context import AttentionContext
 from bertkit.nn.padding import pad_bucket, pad_to, unpad_bucket
 
 MIN_BLOCK_QUERIES = 64
-"""Minimum number of queries in a block of `Local`. If the window is larger, a block has the size of
-the window.
+"""Minimum number of queries in a block of `local_attention`. If the window is larger, a block has
+the size of the window.
 """
 
 
-class Kernel(Protocol):
-    """Implementation of attention.
+Kernel = Callable[[Tensor, Tensor, AttentionContext, float], Tensor]
+"""Implementation of attention: a function of q, kv, the context, and the dropout probability.
 
-    `kv` contains the keys and the values. If they have fewer heads than the queries, H / Hkv
-    adjacent query heads share one head of keys and values (Ainslie et al. 2023). Rows after the
-    tokens of a layout are padding, and the kernel returns zeros for them.
+`kv` contains the keys and the values. If they have fewer heads than the queries, H / Hkv adjacent
+query heads share one head of keys and values (Ainslie et al. 2023). Rows after the tokens of a
+layout are padding, and the kernel returns zeros for them.
 
-    Shapes:
-        q: (Rq, H, K).
-        kv: (Rk, 2, Hkv, K).
-        returns: (Rq, H, K).
-    """
-
-    def unsupported_reason(
-        self, q: Tensor, kv: Tensor, context: AttentionContext, *, dropout: float = 0.0
-    ) -> str | None:
-        """Return the reason why the kernel does not support a batch, or None if it supports it."""
-        ...
-
-    def __call__(
-        self, q: Tensor, kv: Tensor, context: AttentionContext, *, dropout: float = 0.0
-    ) -> Tensor: ...
+Shapes:
+    q: (Rq, H, K).
+    kv: (Rk, 2, Hkv, K).
+    returns: (Rq, H, K).
+"""
 
 
-class Fused:
-    """Kernel that calls torch's `scaled_dot_product_attention`, which stores no score matrix.
+def fused_attention(q: Tensor, kv: Tensor, context: AttentionContext, dropout: float) -> Tensor:
+    """Compute attention with torch's `scaled_dot_product_attention`, which stores no score matrix.
 
     There is one call per bucket.
     """
-
-    def unsupported_reason(
-        self, q: Tensor, kv: Tensor, context: AttentionContext, *, dropout: float = 0.0
-    ) -> str | None:
-        return None
-
-    def __call__(
-        self, q: Tensor, kv: Tensor, context: AttentionContext, *, dropout: float = 0.0
-    ) -> Tensor:
-        outputs = []
-        for part_q, part_kv, queries, keys in _split_by_bucket(q, kv, context):
-            x, y = pad_bucket(part_q, queries), pad_bucket(part_kv, keys)
-            mask, causal = context.visible(keys, q.device), False
-            if context.bias is not None:
-                bias = context.bias(q, kv, queries, keys).to(q.dtype)
-                mask = bias if mask is None else bias.masked_fill(~mask, -torch.inf)
-            elif context.causal and context.window is None:
-                mask, causal = None, True
-            k, v = y.permute(2, 0, 3, 1, 4)
-            output = F.scaled_dot_product_attention(
-                x.transpose(1, 2),
-                k,
-                v,
-                mask,
-                dropout,
-                is_causal=causal,
-                scale=context.scale,
-                enable_gqa=q.shape[1] != kv.shape[2],
-            )
-            outputs.append(unpad_bucket(output.transpose(1, 2).flatten(0, 1), queries))
-        return pad_to(torch.cat(outputs), len(q))
-
-
-class Local:
-    """Kernel for local attention, which computes blocks of queries with the keys around each block.
-
-    Its cost is linear in the length of a sequence, instead of quadratic.
-    """
-
-    def unsupported_reason(
-        self, q: Tensor, kv: Tensor, context: AttentionContext, *, dropout: float = 0.0
-    ) -> str | None:
-        if context.window is None:
-            return "Local requires a window"
+    outputs = []
+    for part_q, part_kv, queries, keys in _split_by_bucket(q, kv, context):
+        x, y = pad_bucket(part_q, queries), pad_bucket(part_kv, keys)
+        mask, causal = context.visible(keys, q.device), False
         if context.bias is not None:
-            return "Local does not support a bias; use Fused or Bmm"
-        return None
-
-    def __call__(
-        self, q: Tensor, kv: Tensor, context: AttentionContext, *, dropout: float = 0.0
-    ) -> Tensor:
-        outputs = [
-            _attend_blocks(part_q, part_kv, queries, context, dropout)
-            for part_q, part_kv, queries, _ in _split_by_bucket(q, kv, context)
-        ]
-        return pad_to(torch.cat(outputs), len(q))
-
-
-class Varlen:
-    """Kernel that calls torch's variable-length flash attention on packed sequences (CUDA only)."""
-
-    def unsupported_reason(
-        self, q: Tensor, kv: Tensor, context: AttentionContext, *, dropout: float = 0.0
-    ) -> str | None:
-        if dropout:
-            return "Varlen does not support dropout of attention weights; set the dropout to 0"
-        if context.bias is not None:
-            return "Varlen does not support a bias; use Fused or Bmm"
-        if q.device.type != "cuda":
-            return f"Varlen runs on CUDA only, got a batch on {q.device.type}"
-        if q.dtype not in (torch.float16, torch.bfloat16):
-            return f"Varlen requires bf16 or fp16, got {q.dtype}"
-        if q.shape[-1] % 8:
-            return f"Varlen requires a head dimension divisible by 8, got {q.shape[-1]}"
-        return None
-
-    def __call__(
-        self, q: Tensor, kv: Tensor, context: AttentionContext, *, dropout: float = 0.0
-    ) -> Tensor:
-        from torch.nn.attention.varlen import varlen_attn
-
-        queries, keys = context.queries, context.keys
-        side = -1 if context.window is None else context.window
-        repeated = kv[: keys.total]
-        if repeated.shape[2] != q.shape[1]:
-            # The kernel of torch 2.11 does not support grouped-query attention.
-            repeated = _repeat_heads(repeated, q.shape[1])
-        k, v = repeated.unbind(1)
-        output = varlen_attn(
-            q[: queries.total],
+            bias = context.bias(q, kv, queries, keys).to(q.dtype)
+            mask = bias if mask is None else bias.masked_fill(~mask, -torch.inf)
+        elif context.causal and context.window is None:
+            mask, causal = None, True
+        k, v = y.permute(2, 0, 3, 1, 4)
+        output = F.scaled_dot_product_attention(
+            x.transpose(1, 2),
             k,
             v,
-            queries.cu_seqlens_int32,
-            keys.cu_seqlens_int32,
-            queries.longest,
-            keys.longest,
+            mask,
+            dropout,
+            is_causal=causal,
             scale=context.scale,
-            window_size=(side, 0 if context.causal else side),
+            enable_gqa=q.shape[1] != kv.shape[2],
         )
-        # The kernel would return a tuple only if the log-sum-exp was also requested.
-        assert isinstance(output, Tensor)
-        return pad_to(output, len(q))
+        outputs.append(unpad_bucket(output.transpose(1, 2).flatten(0, 1), queries))
+    return pad_to(torch.cat(outputs), len(q))
 
 
-class DenseAttention:
-    """Kernel for exported graphs, which computes attention on a padded batch in single steps."""
+def local_attention(q: Tensor, kv: Tensor, context: AttentionContext, dropout: float) -> Tensor:
+    """Compute local attention in blocks of queries, each with the keys around the block.
 
-    def unsupported_reason(
-        self, q: Tensor, kv: Tensor, context: AttentionContext, *, dropout: float = 0.0
-    ) -> str | None:
-        if not isinstance(context.queries, Padded):
-            return "DenseAttention requires a padded batch; use Bmm for packed sequences"
-        return "DenseAttention does not support dropout; set the dropout to 0" if dropout else None
+    The context must have a window and no bias. The cost is linear in the length of a sequence,
+    instead of quadratic.
+    """
+    outputs = [
+        _attend_blocks(part_q, part_kv, queries, context, dropout)
+        for part_q, part_kv, queries, _ in _split_by_bucket(q, kv, context)
+    ]
+    return pad_to(torch.cat(outputs), len(q))
 
-    def __call__(
-        self, q: Tensor, kv: Tensor, context: AttentionContext, *, dropout: float = 0.0
-    ) -> Tensor:
-        queries, keys = (cast(Padded, x).bucket for x in (context.queries, context.keys))
-        x = pad_bucket(q, queries).transpose(1, 2)
-        pair = pad_bucket(kv, keys).permute(2, 0, 3, 1, 4)
-        k, v = pair if pair.shape[2] == q.shape[1] else _repeat_heads(pair, q.shape[1])
-        scores = x @ k.mT * context.scaling(q.shape[-1])
-        if context.bias is not None:
-            scores = scores + context.bias(q, kv, queries, keys)
-        masked = cast(Tensor, keys.padding)
-        if context.causal or context.window is not None:
-            masked = masked | context.out_of_reach(queries.length, q.device)
-        output: Tensor = torch.softmax(scores - masked.to(q.dtype) * MASKED_SCORE, -1) @ v
-        return output.transpose(1, 2).flatten(0, 1)
+
+def is_varlen_supported(q: Tensor, context: AttentionContext, dropout: float) -> bool:
+    """Return whether `varlen_attention` supports a batch."""
+    return (
+        q.device.type == "cuda"
+        and not dropout
+        and context.bias is None
+        and q.dtype in (torch.float16, torch.bfloat16)
+        and q.shape[-1] % 8 == 0
+    )
+
+
+def varlen_attention(q: Tensor, kv: Tensor, context: AttentionContext, dropout: float) -> Tensor:
+    """Compute attention with torch's variable-length flash attention on packed sequences.
+
+    Use it only if `is_varlen_supported` returns True.
+    """
+    from torch.nn.attention.varlen import varlen_attn
+
+    queries, keys = context.queries, context.keys
+    side = -1 if context.window is None else context.window
+    repeated = kv[: keys.total]
+    if repeated.shape[2] != q.shape[1]:
+        # The kernel of torch 2.11 does not support grouped-query attention.
+        repeated = _repeat_heads(repeated, q.shape[1])
+    k, v = repeated.unbind(1)
+    output = varlen_attn(
+        q[: queries.total],
+        k,
+        v,
+        queries.cu_seqlens_int32,
+        keys.cu_seqlens_int32,
+        queries.longest,
+        keys.longest,
+        scale=context.scale,
+        window_size=(side, 0 if context.causal else side),
+    )
+    # The kernel would return a tuple only if the log-sum-exp was also requested.
+    assert isinstance(output, Tensor)
+    return pad_to(output, len(q))
+
+
+def dense_attention(q: Tensor, kv: Tensor, context: AttentionContext) -> Tensor:
+    """Compute attention on a padded batch in single steps, for exported graphs."""
+    queries, keys = (cast(Padded, x).bucket for x in (context.queries, context.keys))
+    x = pad_bucket(q, queries).transpose(1, 2)
+    pair = pad_bucket(kv, keys).permute(2, 0, 3, 1, 4)
+    k, v = pair if pair.shape[2] == q.shape[1] else _repeat_heads(pair, q.shape[1])
+    scores = x @ k.mT * context.scaling(q.shape[-1])
+    if context.bias is not None:
+        scores = scores + context.bias(q, kv, queries, keys)
+    masked = cast(Tensor, keys.padding)
+    if context.causal or context.window is not None:
+        masked = masked | context.out_of_reach(queries.length, q.device)
+    output: Tensor = torch.softmax(scores - masked.to(q.dtype) * MASKED_SCORE, -1) @ v
+    return output.transpose(1, 2).flatten(0, 1)
 
 
 def _repeat_heads(x: Tensor, heads: int) -> Tensor:

@@ -26,32 +26,23 @@ BF16_LANES = 32
 """Number of bf16 values in a vector register of the CPU."""
 
 
-class Bmm:
-    """Kernel that uses batched matmuls over buckets of sequences of similar length.
+def bmm_attention(q: Tensor, kv: Tensor, context: AttentionContext, dropout: float) -> Tensor:
+    """Compute attention with batched matmuls over buckets of sequences of similar length.
 
     On CPUs, this is the fastest kernel for short texts. In two cases, it is the fastest kernel for
     texts of all lengths: with dropout, and in bf16 without AMX and without a gradient
     (notes/2026-11.md).
     """
-
-    def unsupported_reason(
-        self, q: Tensor, kv: Tensor, context: AttentionContext, *, dropout: float = 0.0
-    ) -> str | None:
-        return None
-
-    def __call__(
-        self, q: Tensor, kv: Tensor, context: AttentionContext, *, dropout: float = 0.0
-    ) -> Tensor:
-        if not dropout and not torch.is_grad_enabled():
-            return _attend_in_blocks(q, kv, context)
-        bias = context.bias
-        biases = [] if bias is None else [bias(q, kv, *pair) for pair in context.buckets]
-        output: Tensor = _BmmFunction.apply(q, kv, context, dropout, *biases)  # type: ignore[no-untyped-call]
-        return output
+    if not dropout and not torch.is_grad_enabled():
+        return _attend_in_blocks(q, kv, context)
+    bias = context.bias
+    biases = [] if bias is None else [bias(q, kv, *pair) for pair in context.buckets]
+    output: Tensor = _BmmFunction.apply(q, kv, context, dropout, *biases)  # type: ignore[no-untyped-call]
+    return output
 
 
 class _BmmFunction(torch.autograd.Function):
-    """Autograd function of `Bmm` with a gradient that is implemented by hand.
+    """Autograd function of `bmm_attention` with a gradient that is implemented by hand.
 
     Without it, autograd would copy the gradients of q, k, and v and add them up separately, by
     hundreds of small operations (notes/2026-11.md).
