@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from pydoc_data import topics
 
-from bertkit.tasks.classify import LabelExample
+from bertkit.tasks.labeled_text import LabelExample
 
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
 _SPACE = re.compile(r"\s+")

@@ -14,32 +14,36 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from bertkit.batch import Batch, Packed
-    from bertkit.checkpoint.directory import Loaded, load, save
-    from bertkit.data.corpus import Corpus
-    from bertkit.errors import BertkitError
-    from bertkit.extensions.cleaning.clean import clean
-    from bertkit.extensions.export.export import export
-    from bertkit.extensions.search.index import index
-    from bertkit.extensions.search.searcher import Searcher
-    from bertkit.extensions.serving.client import Client
-    from bertkit.models.config import TransformerConfig
-    from bertkit.models.model import Model, build
-    from bertkit.nn.attention import Trace
-    from bertkit.pipelines import pipeline
-    from bertkit.pipelines.frame import frame
-    from bertkit.recipes.distill import distill
-    from bertkit.recipes.embed import embed
-    from bertkit.recipes.evaluate import evaluate
-    from bertkit.recipes.experiment import experiment
-    from bertkit.recipes.finetune import finetune
-    from bertkit.recipes.predict import predict
-    from bertkit.recipes.prepare import prepare
-    from bertkit.recipes.pretrain import pretrain
-    from bertkit.recipes.vocabulary import train_vocabulary
-    from bertkit.tasks.task import Reading
-    from bertkit.text.tokenizer import Tokenizer
-    from bertkit.view.explain import explain
+    from bertkit.batch import Batch as Batch
+    from bertkit.batch import Packed as Packed
+    from bertkit.checkpoint.directory import Loaded as Loaded
+    from bertkit.checkpoint.directory import load as load
+    from bertkit.checkpoint.directory import save as save
+    from bertkit.data.corpus import Corpus as Corpus
+    from bertkit.errors import BertkitError as BertkitError
+    from bertkit.extensions.cleaning.clean import clean as clean
+    from bertkit.extensions.export.export import export as export
+    from bertkit.extensions.search.index import index as index
+    from bertkit.extensions.search.searcher import Searcher as Searcher
+    from bertkit.extensions.serving.client import Client as Client
+    from bertkit.models.config import TransformerConfig as TransformerConfig
+    from bertkit.models.model import Model as Model
+    from bertkit.models.model import build as build
+    from bertkit.nn.attention import Trace as Trace
+    from bertkit.pipelines import pipeline as pipeline
+    from bertkit.pipelines.frame import frame as frame
+    from bertkit.recipes.distill import distill as distill
+    from bertkit.recipes.embed import embed as embed
+    from bertkit.recipes.evaluate import evaluate as evaluate
+    from bertkit.recipes.experiment import experiment as experiment
+    from bertkit.recipes.finetune import finetune as finetune
+    from bertkit.recipes.predict import predict as predict
+    from bertkit.recipes.prepare import prepare as prepare
+    from bertkit.recipes.pretrain import pretrain as pretrain
+    from bertkit.recipes.vocabulary import train_vocabulary as train_vocabulary
+    from bertkit.tasks.task import Reading as Reading
+    from bertkit.text.tokenizer import Tokenizer as Tokenizer
+    from bertkit.view.explain import explain as explain
 
 __version__ = "0.1.0"
 
@@ -76,38 +80,7 @@ _HOME = {
     "train_vocabulary": "recipes.vocabulary",
 }
 
-__all__ = [
-    "Batch",
-    "BertkitError",
-    "Client",
-    "Corpus",
-    "Loaded",
-    "Model",
-    "Packed",
-    "Reading",
-    "Searcher",
-    "Tokenizer",
-    "Trace",
-    "TransformerConfig",
-    "build",
-    "clean",
-    "distill",
-    "embed",
-    "evaluate",
-    "experiment",
-    "explain",
-    "export",
-    "finetune",
-    "frame",
-    "index",
-    "load",
-    "pipeline",
-    "predict",
-    "prepare",
-    "pretrain",
-    "save",
-    "train_vocabulary",
-]
+__all__ = [*_HOME]
 
 
 def __getattr__(name: str) -> Any:

@@ -224,8 +224,8 @@ class Page(ABC):
     """Functions that compute the figures. The page shows their source code."""
     template = "window.html"
     """Template that renders the page with the answer."""
-    modules: Sequence[str] = ()
-    """Scripts that the page with the answer loads. Default: the scripts of its figures."""
+    script = "window.js"
+    """JavaScript module that the page with the answer runs. Default: the module for figures."""
 
     @abstractmethod
     def fields(self, values: Values, models: Models) -> Sequence[Field]:

@@ -16,7 +16,8 @@ from bertkit.checkpoint.run_directory import warn_unfinished
 from bertkit.errors import at_command_line
 from bertkit.recipes.prepare import prepare
 from bertkit.recipes.pretrain import pretrain
-from bertkit.tasks.classify import Classify, LabelExample
+from bertkit.tasks.classify import Classify
+from bertkit.tasks.labeled_text import LabelExample
 from bertkit.training.run import Run
 
 ROWS = [

@@ -21,8 +21,9 @@ from hypothesis import strategies as st
 from bertkit.data.rows_in_memory import are_examples, is_rows, name_of, rows_of, texts_of
 from bertkit.errors import BertkitError, DataError
 from bertkit.tasks.choose import Choose
-from bertkit.tasks.classify import Classify, LabelExample
+from bertkit.tasks.classify import Classify
 from bertkit.tasks.examples import read_examples, take
+from bertkit.tasks.labeled_text import LabelExample
 from bertkit.tasks.similarity import Similarity
 from bertkit.tasks.tag import Tag
 from bertkit.tasks.task import Reading

@@ -17,7 +17,8 @@ from bertkit.families import Family
 from bertkit.models.model import Model
 from bertkit.objectives.auxiliary_lm import WithAuxiliaryLM
 from bertkit.objectives.loss import totals
-from bertkit.tasks.classify import Classify, ClassifyOptions
+from bertkit.tasks.classify import Classify
+from bertkit.tasks.labeled_text import ClassifyOptions
 
 VOCAB, LABELS = 50, ("a", "b", "c")
 SIZES = [2, 5, 9, 9]

@@ -10,7 +10,7 @@ import pytest
 from bertkit.errors import DataError
 from bertkit.pipelines.fill_mask import Candidate, MaskAnswer
 from bertkit.pipelines.frame import frame
-from bertkit.tasks.classify import LabelAnswer
+from bertkit.tasks.labeled_text import LabelAnswer
 
 ANSWERS = [
     LabelAnswer("good", 0.75, {"good": 0.75, "bad": 0.25}),

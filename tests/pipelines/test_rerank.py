@@ -12,7 +12,8 @@ from bertkit.checkpoint.directory import save
 from bertkit.errors import CheckpointError
 from bertkit.families import BERT
 from bertkit.models.model import build
-from bertkit.tasks.classify import Classify, ClassifyOptions
+from bertkit.tasks.classify import Classify
+from bertkit.tasks.labeled_text import ClassifyOptions
 
 
 def test_rerank_scores_pairs(folders: Path) -> None:

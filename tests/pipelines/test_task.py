@@ -13,7 +13,8 @@ from bertkit.checkpoint.directory import save
 from bertkit.errors import CheckpointError, ConfigError, DataError
 from bertkit.families import BERT
 from bertkit.models.model import build
-from bertkit.tasks.classify import Classify, ClassifyOptions, LabelExample, reads_pairs
+from bertkit.tasks.classify import Classify
+from bertkit.tasks.labeled_text import ClassifyOptions, LabelExample, reads_pairs
 
 
 def test_classify_returns_answers_in_order(folders: Path) -> None:

@@ -20,9 +20,10 @@ from bertkit.recipes.data_checks import (
 )
 from bertkit.tasks.answer import Answer, QuestionAnswer
 from bertkit.tasks.choose import Choose
-from bertkit.tasks.classify import Classify, ClassifyOptions, LabelExample
+from bertkit.tasks.classify import Classify
 from bertkit.tasks.confusion import label_report
 from bertkit.tasks.examples import Examples, read_examples
+from bertkit.tasks.labeled_text import ClassifyOptions, LabelExample
 from bertkit.tasks.respond import Respond
 from bertkit.tasks.similarity import Similarity
 from bertkit.tasks.similarity import SimilarityExample as Pair

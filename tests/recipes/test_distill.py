@@ -24,7 +24,8 @@ from bertkit.objectives.loss import Loss, Totals
 from bertkit.recipes.distill import distill
 from bertkit.recipes.finetune import Finetune, finetune
 from bertkit.tasks import answer, similarity
-from bertkit.tasks.classify import Classify, LabelExample
+from bertkit.tasks.classify import Classify
+from bertkit.tasks.labeled_text import LabelExample
 from bertkit.text.vocabulary_training import train as train_tokenizer
 from bertkit.training.teacher import check_length
 

@@ -8,8 +8,9 @@ import pytest
 
 from bertkit.recipes import error_report as mistakes
 from bertkit.recipes.error_report import PAIR_ERRORS, SHOWN_ERRORS, write_mistakes
-from bertkit.tasks.classify import Classify, ClassifyOptions, LabelAnswer, LabelExample
+from bertkit.tasks.classify import Classify
 from bertkit.tasks.confusion import label_report
+from bertkit.tasks.labeled_text import ClassifyOptions, LabelAnswer, LabelExample
 
 TASK = Classify(("x", "y"), ClassifyOptions())
 

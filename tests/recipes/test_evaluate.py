@@ -12,7 +12,7 @@ from bertkit import cli
 from bertkit.errors import CheckpointError, ConfigError, DataError
 from bertkit.extensions.generation.families.gpt2 import GPT2
 from bertkit.recipes.evaluate import evaluate
-from bertkit.tasks.classify import LabelExample
+from bertkit.tasks.labeled_text import LabelExample
 from bertkit.text.vocabulary_training import train
 
 

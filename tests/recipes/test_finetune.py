@@ -35,7 +35,8 @@ from bertkit.recipes.evaluate import evaluate
 from bertkit.recipes.finetune import Finetune, default_learning_rate, finetune
 from bertkit.tasks import classify, similarity, tag
 from bertkit.tasks.answer import Answer
-from bertkit.tasks.classify import Classify, LabelExample
+from bertkit.tasks.classify import Classify
+from bertkit.tasks.labeled_text import LabelExample
 from bertkit.tasks.similarity import Similarity
 from bertkit.tasks.task import run_head
 from bertkit.text.vocabulary_training import train as train_tokenizer

@@ -17,7 +17,8 @@ from bertkit.errors import CheckpointError, ConfigError, DataError
 from bertkit.recipes.evaluate import evaluate, numbers
 from bertkit.recipes.final_test import read_test
 from bertkit.recipes.finetune import Finetune, finetune
-from bertkit.tasks.classify import Classify, LabelExample
+from bertkit.tasks.classify import Classify
+from bertkit.tasks.labeled_text import LabelExample
 from bertkit.tasks.task import run_head
 from bertkit.text.vocabulary_training import train as train_tokenizer
 

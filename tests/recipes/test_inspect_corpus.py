@@ -5,8 +5,8 @@ import json
 import pytest
 
 from bertkit.data.masking import Masking
-from bertkit.data.samples import Sampling
-from bertkit.recipes.inspect_corpus import rates, readable, statistics, take
+from bertkit.data.samples import Samples, Sampling
+from bertkit.recipes.inspect_corpus import rates, readable, statistics
 from bertkit.recipes.prepare import prepare
 from bertkit.text.vocabulary_training import train
 
@@ -29,7 +29,8 @@ def test_statistics_match_the_corpus(corpus) -> None:  # type: ignore[no-untyped
 @pytest.mark.parametrize("pairs", ["nsp", "sop", "none"])
 def test_printed_samples_match_their_masks_and_pairs(corpus, pairs: str) -> None:  # type: ignore[no-untyped-def]
     sampling = Sampling(pairs=pairs, length=64)  # type: ignore[arg-type]
-    samples, sampled = take(corpus, corpus.tokenizer(), sampling, Masking(), seed=1, count=200)
+    samples = Samples(corpus, corpus.tokenizer(), sampling, Masking(), seed=1)
+    sampled = samples.batch(0, 200)
     labels = {"nsp": ("IsNext", "NotNext"), "sop": ("InOrder", "Swapped")}
     for sample in sampled[:20]:
         lines = list(readable(samples, sample))

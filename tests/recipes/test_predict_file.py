@@ -17,7 +17,7 @@ from tests.factories import tiny_folder, tiny_tokenizer
 import bertkit
 from bertkit import cli
 from bertkit.recipes.predict_file import write_answers
-from bertkit.tasks.classify import LabelAnswer, LabelsAnswer
+from bertkit.tasks.labeled_text import LabelAnswer, LabelsAnswer
 
 Captured = pytest.CaptureFixture[str]
 Predict = Callable[..., Any]

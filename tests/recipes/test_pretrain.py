@@ -38,7 +38,7 @@ from bertkit.recipes.pretrain import pretrain
 from bertkit.recipes.pretrain_steps import warn
 from bertkit.recipes.run_file import Train
 from bertkit.recipes.vocabulary import train_vocabulary
-from bertkit.tasks.classify import LabelExample
+from bertkit.tasks.labeled_text import LabelExample
 from bertkit.training import trackers as tracker
 from bertkit.training.journal import Journal
 from bertkit.training.loop import evaluate

@@ -20,7 +20,8 @@ from bertkit.models.surgery import keep_layers, without_heads
 from bertkit.objectives.loss import totals
 from bertkit.recipes.finetune import Finetune, finetune
 from bertkit.recipes.prune import compute_importance, count_prunable_heads, prune, select_heads
-from bertkit.tasks.classify import Classify, LabelExample
+from bertkit.tasks.classify import Classify
+from bertkit.tasks.labeled_text import LabelExample
 from bertkit.tasks.task import make_batch
 from bertkit.text.vocabulary_training import train
 

@@ -14,7 +14,8 @@ from tests.factories import tiny_folder
 from tests.hub import TOKEN, Hub, environment, serving
 
 from bertkit.recipes.finetune import Finetune, finetune
-from bertkit.tasks.classify import Classify, LabelExample
+from bertkit.tasks.classify import Classify
+from bertkit.tasks.labeled_text import LabelExample
 from bertkit.text.vocabulary_training import train as train_tokenizer
 
 

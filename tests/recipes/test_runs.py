@@ -17,7 +17,8 @@ from bertkit.errors import CheckpointError
 from bertkit.metrics import mean_and_sd
 from bertkit.recipes.finetune import Finetune, finetune
 from bertkit.recipes.runs import runs
-from bertkit.tasks.classify import Classify, LabelExample
+from bertkit.tasks.classify import Classify
+from bertkit.tasks.labeled_text import LabelExample
 from bertkit.text.vocabulary_training import train as train_tokenizer
 
 

@@ -16,13 +16,8 @@ from torch.nn import functional as F
 from bertkit.batch import Batch, Packed
 from bertkit.errors import CheckpointError, DataError
 from bertkit.tasks.capabilities import compute_label_report
-from bertkit.tasks.classify import (
-    Classify,
-    ClassifyOptions,
-    LabelAnswer,
-    LabelExample,
-    LabelsAnswer,
-)
+from bertkit.tasks.classify import Classify
+from bertkit.tasks.labeled_text import ClassifyOptions, LabelAnswer, LabelExample, LabelsAnswer
 from bertkit.tasks.task import Feature, Reading, by_example, group
 from bertkit.text.encoding import Encoding
 

@@ -25,8 +25,9 @@ from bertkit.pipelines.embed import Embed
 from bertkit.recipes.distill import distill
 from bertkit.recipes.finetune import Finetune, finetune
 from bertkit.tasks import contrastive
-from bertkit.tasks.classify import Classify, ClassifyOptions, LabelExample
+from bertkit.tasks.classify import Classify
 from bertkit.tasks.contrastive import sample_pair_indices
+from bertkit.tasks.labeled_text import ClassifyOptions, LabelExample
 from bertkit.text.vocabulary_training import train
 
 COLORS, FOODS = ["red", "blue", "green", "black"], ["bread", "rice", "soup", "cake"]

@@ -9,8 +9,9 @@ import pytest
 from bertkit.data.row_errors import BadRows
 from bertkit.errors import DataError
 from bertkit.tasks import similarity
-from bertkit.tasks.classify import Classify, LabelExample
+from bertkit.tasks.classify import Classify
 from bertkit.tasks.examples import check_examples, read_examples, take, take_examples
+from bertkit.tasks.labeled_text import LabelExample
 
 
 def tsv(path: Path, *rows: str) -> Path:

@@ -18,8 +18,9 @@ from bertkit.data.question_answering import Question
 from bertkit.errors import ConfigError, DataError
 from bertkit.tasks.answer import Answer
 from bertkit.tasks.choose import Choose
-from bertkit.tasks.classify import Classify, LabelExample
+from bertkit.tasks.classify import Classify
 from bertkit.tasks.held_out import hold_out, take_rows
+from bertkit.tasks.labeled_text import LabelExample
 from bertkit.tasks.respond import Respond
 from bertkit.tasks.similarity import Similarity
 from bertkit.tasks.similarity import SimilarityExample as Scored

@@ -13,7 +13,8 @@ import bertkit
 from bertkit.checkpoint.weights import read_tensors
 from bertkit.data.labels import join_labels
 from bertkit.errors import DataError
-from bertkit.tasks.classify import Classify, ClassifyOptions, LabelExample
+from bertkit.tasks.classify import Classify
+from bertkit.tasks.labeled_text import ClassifyOptions, LabelExample
 from bertkit.tasks.task import Reading
 
 ROWS = [("a b c", []), ("b c d", ["toxic"]), ("d c a", ["insult", "toxic"]), ("c c a", ["insult"])]

@@ -13,7 +13,8 @@ from tests.factories import tiny_tokenizer
 from bertkit import tasks
 from bertkit.errors import CheckpointError, ConfigError
 from bertkit.models.model import HEADS
-from bertkit.tasks.classify import Classify, ClassifyOptions
+from bertkit.tasks.classify import Classify
+from bertkit.tasks.labeled_text import ClassifyOptions
 from bertkit.tasks.task import Feature, Reader, Task, group, make_batch
 from bertkit.text.tokenizer import Tokenizer
 

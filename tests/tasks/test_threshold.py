@@ -15,7 +15,8 @@ import bertkit
 from bertkit.errors import ConfigError
 from bertkit.pipelines import answering
 from bertkit.tasks.calibration import best_threshold
-from bertkit.tasks.classify import Classify, ClassifyOptions, LabelExample
+from bertkit.tasks.classify import Classify
+from bertkit.tasks.labeled_text import ClassifyOptions, LabelExample
 from bertkit.tasks.task import Feature, by_example
 from bertkit.text.encoding import Encoding
 

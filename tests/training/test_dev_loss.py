@@ -14,7 +14,8 @@ from tests.factories import tiny_folder, tiny_model, tiny_tokenizer
 import bertkit
 from bertkit.checkpoint.run_directory import SCORES
 from bertkit.tasks.choose import Choose
-from bertkit.tasks.classify import Classify, ClassifyOptions, LabelExample
+from bertkit.tasks.classify import Classify
+from bertkit.tasks.labeled_text import ClassifyOptions, LabelExample
 from bertkit.tasks.similarity import Similarity
 from bertkit.tasks.similarity import SimilarityExample as Pair
 from bertkit.tasks.task import make_batch

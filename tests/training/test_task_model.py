@@ -26,7 +26,8 @@ from bertkit.objectives.loss import totals
 from bertkit.recipes.evaluate import evaluate
 from bertkit.recipes.finetune import Finetune, finetune
 from bertkit.tasks.choose import Choose
-from bertkit.tasks.classify import Classify, ClassifyOptions, LabelExample
+from bertkit.tasks.classify import Classify
+from bertkit.tasks.labeled_text import ClassifyOptions, LabelExample
 from bertkit.tasks.task import make_batch
 from bertkit.text.causal_format import DELIMITER, EXTRACT, START
 from bertkit.text.tokenizer import Tokenizer

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from bertkit.view.figures import Figure
-from bertkit.view.page import FIGURES, render
+from bertkit.view.page import render
 
 
 def html_of(*figures: Figure, alerts: tuple[str, ...] = ()) -> str:
     """Return the main element of a server page with these figures."""
     html = render(
         "window.html",
-        modules=FIGURES,
+        script="window.js",
         title="",
         lead="",
         form=None,

@@ -37,14 +37,12 @@ from bertkit.view.figures import (
     Table,
 )
 from bertkit.view.page import (
-    ERRORS,
-    FIGURES,
     FILES,
-    MODULES,
     check_page_path,
     document_values,
     environment,
     framed,
+    modules,
     page,
     render,
     write_page,
@@ -200,7 +198,7 @@ def test_decoder_page_contains_steps_as_json() -> None:
     read = Reader(
         render(
             StepsPage.template,
-            modules=StepsPage.modules,
+            script=StepsPage.script,
             forms=True,
             form=form,
             links={"/": "a"},
@@ -226,16 +224,22 @@ def test_policy_allows_only_the_page_script(explanation: Explanation) -> None:
         assert allowed[f"{tag}-src"] == f"'sha256-{digest}'"
 
 
-@pytest.mark.parametrize("modules", [MODULES, StepsPage.modules, FIGURES, ERRORS])
-def test_modules_follow_their_imports_with_unique_names(modules: tuple[str, ...]) -> None:
-    assert {*MODULES, *StepsPage.modules, *FIGURES, *ERRORS} == {
-        path.name for path in FILES.glob("*.js")
-    }
+SCRIPTS = ("main.js", StepsPage.script, "window.js", "errors.js")
+
+
+def test_each_module_belongs_to_a_page() -> None:
+    used = {name for script in SCRIPTS for name in modules(script)}
+    assert used == {path.name for path in FILES.glob("*.js")}
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_modules_follow_their_imports_with_unique_names(script: str) -> None:
+    included = modules(script)
     names: list[str] = []
-    for index, name in enumerate(modules):
+    for index, name in enumerate(included):
         text = (FILES / name).read_text(encoding="utf-8")
-        imported = re.findall(r'from "\./(.*)"', text)
-        assert set(imported) <= set(modules[:index]), name
+        imported = re.findall(r'^import .*"\./(.*)"', text, re.M)
+        assert set(imported) <= set(included[:index]), name
         names += re.findall(
             r"^(?:export )?(?:async )?(?:function|const|let|class) (\w+)", text, re.M
         )

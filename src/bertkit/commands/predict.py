@@ -143,8 +143,7 @@ def _run_pipeline(
         DataError: If the number of texts and pairs differs, or a text is invalid.
     """
     from bertkit.pipelines import pipeline  # This imports torch.
-    from bertkit.pipelines.base import batched
-    from bertkit.tasks.inference import ITEMS_PER_CHUNK
+    from bertkit.tasks.inference import ITEMS_PER_CHUNK, batched
 
     run: Any = pipeline(name, model, precision=precision, device=device)
     item, kind = getattr(run, "item", None), getattr(run, "options", None)

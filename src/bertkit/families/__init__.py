@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from bertkit.families.albert import ALBERT
-from bertkit.families.bert import BERT, ERNIE
-from bertkit.families.deberta import DEBERTA
-from bertkit.families.distilbert import DISTILBERT
-from bertkit.families.electra import ELECTRA
-from bertkit.families.family import Family
-from bertkit.families.gte import GTE
-from bertkit.families.modernbert import MODERNBERT
-from bertkit.families.mpnet import MPNET
-from bertkit.families.nomic import NOMIC_BERT
-from bertkit.families.roberta import CAMEMBERT, DATA2VEC_TEXT, ROBERTA, XLM_ROBERTA
+from bertkit.families.albert import ALBERT as ALBERT
+from bertkit.families.bert import BERT as BERT
+from bertkit.families.bert import ERNIE as ERNIE
+from bertkit.families.deberta import DEBERTA as DEBERTA
+from bertkit.families.distilbert import DISTILBERT as DISTILBERT
+from bertkit.families.electra import ELECTRA as ELECTRA
+from bertkit.families.family import Family as Family
+from bertkit.families.gte import GTE as GTE
+from bertkit.families.modernbert import MODERNBERT as MODERNBERT
+from bertkit.families.mpnet import MPNET as MPNET
+from bertkit.families.nomic import NOMIC_BERT as NOMIC_BERT
+from bertkit.families.roberta import CAMEMBERT as CAMEMBERT
+from bertkit.families.roberta import DATA2VEC_TEXT as DATA2VEC_TEXT
+from bertkit.families.roberta import ROBERTA as ROBERTA
+from bertkit.families.roberta import XLM_ROBERTA as XLM_ROBERTA
 from bertkit.registry import Registry
 
 FAMILIES: Mapping[str, Family] = Registry(
@@ -87,25 +91,3 @@ UNSUPPORTED_MODELS: Mapping[str, str] = {
     for name in names
 }
 """`model_type` of unsupported architectures -> the feature that bertkit does not support."""
-
-__all__ = [
-    "ALBERT",
-    "BERT",
-    "CAMEMBERT",
-    "DATA2VEC_TEXT",
-    "DEBERTA",
-    "DISTILBERT",
-    "ELECTRA",
-    "ERNIE",
-    "FAMILIES",
-    "GTE",
-    "MODERNBERT",
-    "MPNET",
-    "NOMIC_BERT",
-    "OLDER_NAMES",
-    "ROBERTA",
-    "UNSUPPORTED_MODELS",
-    "XLM_ROBERTA",
-    "Family",
-    "family_of",
-]

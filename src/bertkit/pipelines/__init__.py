@@ -11,25 +11,27 @@ import msgspec
 from bertkit.checkpoint.directory import Loaded
 from bertkit.errors import ConfigError
 from bertkit.nn.precision import Inference
-from bertkit.pipelines.answering import answering
-from bertkit.pipelines.base import (
-    BYTES_PER_NUMBER,
-    Pipeline,
-    Work,
-    inference_device,
-    load_on,
-    open_engine,
-)
-from bertkit.pipelines.embed import Embed
-from bertkit.pipelines.fill_mask import Candidate, FillMask, MaskAnswer
-from bertkit.pipelines.next_sentence import NextSentence, NextSentenceAnswer
-from bertkit.pipelines.rerank import Rerank
-from bertkit.pipelines.task import TaskPipeline
-from bertkit.pipelines.token_embeddings import EmbedTokens, TokenEmbeddings
+from bertkit.pipelines.answering import answering as answering
+from bertkit.pipelines.base import BYTES_PER_NUMBER as BYTES_PER_NUMBER
+from bertkit.pipelines.base import Pipeline as Pipeline
+from bertkit.pipelines.base import inference_device as inference_device
+from bertkit.pipelines.base import load_on as load_on
+from bertkit.pipelines.base import open_engine as open_engine
+from bertkit.pipelines.embed import Embed as Embed
+from bertkit.pipelines.fill_mask import Candidate as Candidate
+from bertkit.pipelines.fill_mask import FillMask as FillMask
+from bertkit.pipelines.fill_mask import MaskAnswer as MaskAnswer
+from bertkit.pipelines.next_sentence import NextSentence as NextSentence
+from bertkit.pipelines.next_sentence import NextSentenceAnswer as NextSentenceAnswer
+from bertkit.pipelines.rerank import Rerank as Rerank
+from bertkit.pipelines.task import TaskPipeline as TaskPipeline
+from bertkit.pipelines.token_embeddings import EmbedTokens as EmbedTokens
+from bertkit.pipelines.token_embeddings import TokenEmbeddings as TokenEmbeddings
 from bertkit.registry import Registry
 from bertkit.synonyms import TASKS as SYNONYMS
 from bertkit.synonyms import check_keywords, suggestion
 from bertkit.tasks import TASKS, Task
+from bertkit.tasks.inference import Work as Work
 
 A = TypeVar("A", bound=msgspec.Struct)
 
@@ -113,26 +115,3 @@ def pipeline(
             hint = suggestion(task, [*PIPELINES, *TASKS])
             raise ConfigError(f"unknown pipeline {task!r}; {hint}")
     return check_keywords(answering)(model, task, **options)
-
-
-__all__ = [
-    "BYTES_PER_NUMBER",
-    "PIPELINES",
-    "Candidate",
-    "Embed",
-    "EmbedTokens",
-    "FillMask",
-    "MaskAnswer",
-    "NextSentence",
-    "NextSentenceAnswer",
-    "Pipeline",
-    "Rerank",
-    "TaskPipeline",
-    "TokenEmbeddings",
-    "Work",
-    "answering",
-    "inference_device",
-    "load_on",
-    "open_engine",
-    "pipeline",
-]

@@ -23,7 +23,7 @@ from bertkit.engine.engine import Engine
 from bertkit.errors import CheckpointError, check_choice
 from bertkit.nn.precision import Inference, bf16_is_faster, resolve_device
 from bertkit.synonyms import check_names
-from bertkit.tasks.inference import Work, batched
+from bertkit.tasks.inference import Work
 from bertkit.tasks.task import Feature, NoOptions
 from bertkit.text.encoding import Encoding
 from bertkit.text.long_texts import Long, average_windows, encode
@@ -35,17 +35,6 @@ BYTES_PER_NUMBER = 64
 
 CACHE_TOKENS = 32_768
 """Maximum number of tokens in key/value caches at a time, including tokens yet to be generated."""
-
-__all__ = [
-    "BYTES_PER_NUMBER",
-    "ModelPipeline",
-    "Pipeline",
-    "Work",
-    "batched",
-    "inference_device",
-    "load_on",
-    "open_engine",
-]
 
 
 class Pipeline(Protocol):

@@ -16,16 +16,9 @@ from bertkit.engine.engine import Engine
 from bertkit.errors import ConfigError
 from bertkit.nn.pooling import POOLINGS, Pooling
 from bertkit.nn.precision import Inference
-from bertkit.pipelines.base import (
-    BYTES_PER_NUMBER,
-    ModelPipeline,
-    Work,
-    batched,
-    encodings_of,
-    works_of,
-)
+from bertkit.pipelines.base import BYTES_PER_NUMBER, ModelPipeline, encodings_of, works_of
 from bertkit.synonyms import check_keywords
-from bertkit.tasks.inference import TEXTS_PER_BATCH
+from bertkit.tasks.inference import TEXTS_PER_BATCH, Work, batched
 from bertkit.text.encoding import Encoding
 from bertkit.text.long_texts import Long, average_windows, cut, encode
 from bertkit.text.prompts import Prompter

@@ -21,7 +21,8 @@ from bertkit.engine.engine import Engine
 from bertkit.errors import ConfigError, DataError
 from bertkit.models.model import Model
 from bertkit.nn.precision import Inference
-from bertkit.pipelines.base import ModelPipeline, Work
+from bertkit.pipelines.base import ModelPipeline
+from bertkit.tasks.inference import Work
 from bertkit.text.encoding import Encoding
 from bertkit.text.long_texts import Long
 

@@ -12,9 +12,9 @@ from bertkit.data.rows_in_memory import as_list
 from bertkit.engine.engine import Engine
 from bertkit.errors import DataError
 from bertkit.nn.precision import Inference
-from bertkit.pipelines.base import ModelPipeline, Work, batched
+from bertkit.pipelines.base import ModelPipeline
 from bertkit.synonyms import check_keywords
-from bertkit.tasks.inference import TEXTS_PER_BATCH
+from bertkit.tasks.inference import TEXTS_PER_BATCH, Work, batched
 from bertkit.text.long_texts import Long
 
 

@@ -15,9 +15,9 @@ from bertkit.engine.engine import Engine, Forward
 from bertkit.engine.word_states import layer_states
 from bertkit.errors import ConfigError
 from bertkit.nn.precision import Inference
-from bertkit.pipelines.base import BYTES_PER_NUMBER, ModelPipeline, Work, batched
+from bertkit.pipelines.base import BYTES_PER_NUMBER, ModelPipeline
 from bertkit.synonyms import check_keywords
-from bertkit.tasks.inference import ITEMS_PER_CHUNK
+from bertkit.tasks.inference import ITEMS_PER_CHUNK, Work, batched
 from bertkit.text.long_texts import Long
 
 Layer = int | Sequence[int]

@@ -221,12 +221,6 @@ def unlearned(
     return None
 
 
-def _rates(factor: float) -> tuple[float, float, str]:
-    """Return the lowest and highest usual learning rate for small models, also as text."""
-    small, high = round(SMALL_RATE * factor, 9), round(HIGH_RATE * factor, 9)
-    return small, high, f"{_short(small)} to {_short(high)}"
-
-
 def _short(rate: float) -> str:
     return f"{rate:.0e}".replace("e-0", "e-")
 
@@ -234,9 +228,10 @@ def _short(rate: float) -> str:
 def _change(rate: float, epochs: int, factor: float) -> str:
     """Suggest a change of the learning rate or of the number of epochs."""
     used, more = f"{rate:g} was used", f"epochs ({epochs} were used)"
-    small, high, range_ = _rates(factor)
+    small, high = round(SMALL_RATE * factor, 9), round(HIGH_RATE * factor, 9)
     if rate < high:
-        return f"Increase learning_rate ({used}; small models need {range_}) or {more}"
+        usual = f"{_short(small)} to {_short(high)}"
+        return f"Increase learning_rate ({used}; small models need {usual}) or {more}"
     if rate > high:
         usual = f"{_short(small / 5)} to {_short(high)}"
         return f"Reduce learning_rate ({used}; {usual} is usual) or increase {more}"

@@ -13,7 +13,7 @@ from bertkit.storage import write_text
 from bertkit.tasks.capabilities import Labeled
 from bertkit.tasks.confusion import NO_LABEL, LabelPair, LabelReport
 from bertkit.tasks.task import A, E, ErrorRecord, Task
-from bertkit.view.page import ERRORS, render
+from bertkit.view.page import render
 
 JSONL, HTML = "errors.jsonl", "errors.html"
 SHOWN_ERRORS = 100
@@ -96,7 +96,7 @@ def write_mistakes(
     numbers = {label: str(number) for number, label in enumerate(report.labels if report else ())}
     page = render(
         "errors.html",
-        modules=ERRORS if numbers else (),
+        script="errors.js" if numbers else "",
         name=folder.name,
         wrong=len(wrong),
         of=len(examples),

@@ -19,7 +19,7 @@ from bertkit.objectives.distill import Terms
 from bertkit.pipelines import answering
 from bertkit.recipes.distill import distill
 from bertkit.recipes.final_test import read_test, score_test
-from bertkit.recipes.finetune import Finetune, finetune, grouped
+from bertkit.recipes.finetune import Finetune, finetune
 from bertkit.recipes.model_card import write_card
 from bertkit.recipes.model_sizes import PRETRAININGS
 from bertkit.recipes.pretrain import pretrain
@@ -239,13 +239,12 @@ def _finetuning(
     """Return a program that calls `bertkit.finetune`, whose arguments are `settings`."""
     task = tasks.find(_required(settings, "task"))
     arguments, keywords = _split(settings, ("task", "model", "settings", "options", "reading"))
-    training, options, reading = grouped(
-        task,
-        arguments.get("settings"),
-        arguments.get("options"),
-        arguments.get("reading"),
-        keywords,
-    )
+    groups: dict[type[Settings], Any] = {
+        Finetune: arguments.get("settings"),
+        task.Options: arguments.get("options"),
+        Reading: arguments.get("reading"),
+    }
+    training, options, reading = with_keywords("finetune", groups, keywords)
     _required(settings, "model")
     data = examples.take(task, settings, options, reading, training.seed)
     return _checked(finetune, {**arguments, **keywords}, task, options, data, training, seeds)

@@ -222,26 +222,28 @@ def finetune(
         tag: crf, scheme
     """
     kind = task if isinstance(task, type) else tasks.find(str(task))
-    settings, options, reading = grouped(kind, settings, options, reading, keywords)
-    if teacher is not None and settings.lm_weight:
+    training, task_options, columns = with_keywords(
+        "finetune", {Finetune: settings, kind.Options: options, Reading: reading}, keywords
+    )
+    if teacher is not None and training.lm_weight:
         raise ConfigError("lm_weight cannot be combined with a teacher; remove lm_weight")
-    if settings.features is not None and (teacher is not None or isinstance(model, Loaded)):
+    if training.features is not None and (teacher is not None or isinstance(model, Loaded)):
         raise ConfigError("features requires a model directory or hub id, without a teacher")
-    check_tracker(settings.track, "track")
+    check_tracker(training.track, "track")
     with connect() as ranks:
         run = Run(out, resume=resume, ranks=ranks)
-        device = resolve_device(settings.device)
-        dtype = resolve(settings.precision, device)
-        data = take_rows(kind, train, dev, test, reading, options=options, seed=settings.seed)
-        fitted = _task(kind, model, data, options)
-        check_metric(fitted, settings.metric)
-        _check_record(run, fitted, model, data, settings, reading, teacher)
+        device = resolve_device(training.device)
+        dtype = resolve(training.precision, device)
+        data = take_rows(kind, train, dev, test, columns, options=task_options, seed=training.seed)
+        fitted = _task(kind, model, data, task_options)
+        check_metric(fitted, training.metric)
+        _check_record(run, fitted, model, data, training, columns, teacher)
         if resume and (run.out / SCORES).exists():
             return finished(run)
 
-        check_rows(fitted, data, options)
-        learner = _learner(fitted, model, data, settings, teacher, device, dtype)
-        return _train(run, learner, data, settings, on_epoch)
+        check_rows(fitted, data, task_options)
+        learner = _learner(fitted, model, data, training, teacher, device, dtype)
+        return _train(run, learner, data, training, on_epoch)
 
 
 @dataclass
@@ -424,27 +426,6 @@ def _epochs(run: Run, learner: _Learner, dev: Examples, settings: Finetune, star
         max_batch_tokens,
         settings.metric,
     )
-
-
-def grouped(
-    kind: type[Task[Any, Any]],
-    settings: Finetune | Mapping[str, Any] | None,
-    options: Settings | Mapping[str, Any] | None,
-    reading: Reading | Mapping[str, Any] | None,
-    keywords: Mapping[str, Any],
-) -> tuple[Finetune, Settings, Reading]:
-    """Return the settings, options and columns, after setting the values given as keywords.
-
-    Raises:
-        ConfigError: If a keyword is unknown or a value is invalid.
-    """
-    groups: dict[type[Settings], Settings | Mapping[str, Any] | None] = {
-        Finetune: settings,
-        kind.Options: options,
-        Reading: reading,
-    }
-    first, second, third = with_keywords("finetune", groups, keywords)
-    return first, second, third
 
 
 def _task(

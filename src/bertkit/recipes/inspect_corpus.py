@@ -14,7 +14,6 @@ from bertkit.data.masking import Masking
 from bertkit.data.samples import Sample, Samples, Sampling
 from bertkit.recipes.pretrain_config import read_config
 from bertkit.recipes.run_file import read_run_file
-from bertkit.text.tokenizer import Tokenizer
 
 
 class SampleSettings(Settings, frozen=True):
@@ -48,7 +47,8 @@ def print_samples(corpus: Path, settings: SampleSettings) -> None:
         config = read_config(read_run_file(settings.run_file), tokenizer)
         sampling, masking = config.sampling, config.masking
     count = max(settings.count, STATISTICS_SAMPLES)
-    samples, first = take(loaded, tokenizer, sampling, masking, seed=settings.seed, count=count)
+    samples = Samples(loaded, tokenizer, sampling, masking, seed=settings.seed)
+    first = samples.batch(0, count)
     for sample in first[: settings.count]:
         print("\n".join(readable(samples, sample)), end="\n\n")
     for name, value in statistics(loaded).items():
@@ -94,20 +94,6 @@ def rates(samples: Samples, items: list[Sample]) -> dict[str, float]:
     }
 
 
-def take(
-    corpus: Corpus,
-    tokenizer: Tokenizer,
-    sampling: Sampling,
-    masking: Masking,
-    *,
-    seed: int,
-    count: int,
-) -> tuple[Samples, list[Sample]]:
-    """Return the first samples of a run with these settings, if the run holds out no documents."""
-    samples = Samples(corpus, tokenizer, sampling, masking, seed=seed)
-    return samples, samples.batch(0, count)
-
-
 def readable(samples: Samples, sample: Sample) -> Iterator[str]:
     """Yield lines that show a sample: the label of the sentence pair, then each segment's tokens.
 
@@ -145,7 +131,6 @@ def samples_of_run(record: Mapping[str, Any], count: int) -> list[str]:
     loaded = Corpus.open(corpus).first_volume
     tokenizer = loaded.tokenizer()
     config = read_config(record["config"], tokenizer)
-    samples, first = take(
-        loaded, tokenizer, config.sampling, config.masking, seed=config.train.seed, count=count
-    )
-    return ["\n".join(readable(samples, sample)) for sample in first]
+    seed = config.train.seed
+    samples = Samples(loaded, tokenizer, config.sampling, config.masking, seed=seed)
+    return ["\n".join(readable(samples, sample)) for sample in samples.batch(0, count)]

@@ -80,7 +80,7 @@ def write_card(folder: Path, run: Mapping[str, Any], *, num_candidates: int = 1)
         + f" Its settings were also selected on dev, from {num_candidates} combinations."
         * (num_candidates > 1),
         "",
-        *_scores(scores),
+        *score_table(scores),
         "",
         *_labels(run),
         *_calibration(run.get("calibration")),
@@ -161,7 +161,7 @@ def _test(scores: Mapping[str, float]) -> list[str]:
         "",
         "The test set was used only once, to score the selected epoch.",
         "",
-        *_scores(scores),
+        *score_table(scores),
         "",
     ]
 
@@ -205,7 +205,8 @@ def _selected(metric: str) -> str:
     return "The epoch and the threshold were" if metric.startswith("best_") else "The epoch was"
 
 
-def _scores(scores: Mapping[str, float]) -> list[str]:
+def score_table(scores: Mapping[str, float]) -> list[str]:
+    """Return the lines of a Markdown table of scores."""
     rows = [f"| {name} | {value:.4f} |" for name, value in scores.items()]
     return ["| score | |", "|---|---|", *rows]
 

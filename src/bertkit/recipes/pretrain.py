@@ -146,7 +146,7 @@ def _pretrain(
         samples.batches,
         plan,
         train,
-        folder=directory,
+        show=directory.show,
         held_out=_held_out(run, learner, tokenizer, samples.evaluation(), train.evaluate_every),
         start=start,
         flops=_flops(config, learner.model),

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from bertkit.config import plain
 from bertkit.recipes.metadata import hub_id, model_name
-from bertkit.recipes.model_card import FILE, settings_lines
+from bertkit.recipes.model_card import FILE, score_table, settings_lines
 from bertkit.recipes.pretrain_config import PretrainConfig
 from bertkit.storage import write_text
 
@@ -62,15 +62,17 @@ def write_pretraining_card(
         *("", "## Data", ""),
         f"- corpus: {model_name(corpus)}, {tokens:,} tokens",
         f"- {train.steps:,} steps of {train.batch_size} samples of up to {sampling.length} tokens",
-        *("", "## Held-out scores", "", *_scores(scores), "", "## Use", ""),
+        *(
+            "",
+            "## Held-out scores",
+            "",
+            *(score_table(scores) if scores else ["No text was held out."]),
+            "",
+            "## Use",
+            "",
+        ),
         *("```python", "import bertkit", "", f"model = {load.format(folder.name)}"),
         *(f"print(model([{example.format(mask)}]))", "```"),
         *("", "## Settings", "", *settings_lines(settings)),
     ]
     write_text(folder / FILE, "\n".join(lines) + "\n")
-
-
-def _scores(scores: Mapping[str, float]) -> Sequence[str]:
-    if not scores:
-        return ["No text was held out."]
-    return ["| score | |", "|---|---|", *(f"| {n} | {v:.4f} |" for n, v in scores.items())]

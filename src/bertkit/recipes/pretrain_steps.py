@@ -5,11 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Protocol
-
-from torch import Tensor
+from typing import Any
 
 from bertkit.batch import Batch
 from bertkit.checkpoint.run_directory import RUN
@@ -30,7 +27,7 @@ from bertkit.training.distributed import Ranks
 from bertkit.training.loop import Step, evaluate, steps
 from bertkit.training.master_weights import Masters
 from bertkit.training.optimizer import OPTIMIZERS, Sharded
-from bertkit.training.run import Run
+from bertkit.training.run import Run, Show
 from bertkit.training.schedule import Schedule, schedule
 from bertkit.training.trackers import tracked
 from bertkit.training.weight_average import TailAverage
@@ -41,18 +38,6 @@ RUN_FILE = "run.toml"
 
 DECAY_FRACTION = 0.4
 """Default fraction of the steps during which the schedule "wsd" decays the learning rate."""
-
-
-class RunFolder(Protocol):
-    """Interface of the writer of the model in the run directory."""
-
-    def show(self, checkpoint: Path, weights: Mapping[str, Tensor]) -> None:
-        """Write the weights of a checkpoint to the model files of the run directory.
-
-        Args:
-            checkpoint: Checkpoint directory.
-            weights: Weights of the checkpoint, by their names in the model.
-        """
 
 
 @dataclass(frozen=True)
@@ -114,7 +99,7 @@ def learn(
     plan: Schedule,
     train: Train,
     *,
-    folder: RunFolder,
+    show: Show,
     held_out: HeldOut,
     start: int,
     flops: Callable[[Batch], int] | None = None,
@@ -127,7 +112,8 @@ def learn(
         batches: Function that returns the batches of a step for this process.
         plan: Schedule of the learning rate.
         train: Settings of training.
-        folder: Writer of the model directory.
+        show: Function that writes the weights of a checkpoint to the model files of the run
+            directory.
         held_out: Evaluation on held-out text.
         start: Number of finished steps.
         flops: Function that returns the number of floating-point operations of a batch. It is used
@@ -185,7 +171,7 @@ def learn(
                 scores = held_out.scores(number) or scores
             if last or number % train.save_every == 0 or stopping:
                 _check_finite(masters, number)
-                run.save(number, keep=train.keep, show=folder.show)
+                run.save(number, keep=train.keep, show=show)
             if stopping:
                 run.stop(number)
     if ranks.first:

@@ -20,8 +20,9 @@ from bertkit.engine.engine import MAX_BATCH_TOKENS
 from bertkit.errors import CheckpointError, DataError
 from bertkit.models.model import Model
 from bertkit.objectives.pretrain import pretrain
-from bertkit.pipelines.base import batched, load_on
+from bertkit.pipelines.base import load_on
 from bertkit.progress import progress
+from bertkit.tasks.inference import batched
 from bertkit.training.loop import evaluate
 
 SAMPLES_AT_ONCE = 256

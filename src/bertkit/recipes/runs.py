@@ -209,18 +209,16 @@ def _seconds(run: RunView) -> float | None:
 
 def _plot(views: Sequence[RunView]) -> Any:
     """Return a chart of the first score that all runs have, or else of the loss, over the steps."""
-    charts: list[dict[str, dict[str, list[Point]]]] = []
+    charts: list[dict[str, list[Point]]] = []
     for run in views:
-        lines: dict[str, dict[str, list[Point]]] = {}
+        lines: dict[str, list[Point]] = {}
         for line in run.lines:
             for name, value in {**line.get("held_out", {}), **line.get("scores", {})}.items():
-                lines.setdefault(name, {}).setdefault(run.name, []).append((line["step"], value))
+                lines.setdefault(name, []).append((line["step"], value))
         charts.append(lines)
     shared = [name for name in charts[0] if all(name in chart for chart in charts)]
     if shared:
-        scored = {
-            run.name: chart[shared[0]][run.name] for run, chart in zip(views, charts, strict=True)
-        }
+        scored = {run.name: chart[shared[0]] for run, chart in zip(views, charts, strict=True)}
         return curves(scored, x="step", y=shared[0])
     losses = {
         run.name: thin(

@@ -8,8 +8,8 @@ from typing import Any
 
 from bertkit.errors import ConfigError, did_you_mean
 from bertkit.registry import import_object
-from bertkit.tasks.table import TASKS
-from bertkit.tasks.task import Task
+from bertkit.tasks.table import TASKS as TASKS
+from bertkit.tasks.task import Task as Task
 
 
 def find(name: str) -> type[Task[Any, Any]]:
@@ -78,6 +78,3 @@ def outside_error(folder: Path, task: str) -> ConfigError:
     """Return the error for a model whose task is not installed, or is code that must be trusted."""
     remedy = "set --task if you trust its code" if ":" in task else "install its package"
     return ConfigError(f"{folder}: was fine-tuned for {task}, a task outside bertkit; {remedy}")
-
-
-__all__ = ["TASKS", "Task", "find", "name_in", "outside_error", "recorded"]

@@ -40,7 +40,6 @@ from bertkit.tasks.labeled_text import (
     LabelExample,
     LabelsAnswer,
     label_of,
-    reads_pairs,
 )
 from bertkit.tasks.task import ErrorRecord, ExampleOutput, Feature, Serving
 from bertkit.text.long_texts import Long, average_windows, encode
@@ -466,17 +465,6 @@ class Classify(Contrastive[LabelExample, Prediction], Calibrated, ChanceLevel, L
             return ErrorRecord(shown, join_labels(labels), join_labels(answer.labels), severity)
         severity = 0.0 if answer.label == labels[0] else 1.0 - answer.scores[labels[0]]
         return ErrorRecord(shown, labels[0], f"{answer.label} ({answer.score:.2f})", severity)
-
-
-__all__ = [
-    "PROBLEMS",
-    "Classify",
-    "ClassifyOptions",
-    "LabelAnswer",
-    "LabelExample",
-    "LabelsAnswer",
-    "reads_pairs",
-]
 
 
 def _with_defaults(options: ClassifyOptions, train: Sequence[LabelExample]) -> ClassifyOptions:

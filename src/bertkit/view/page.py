@@ -7,10 +7,10 @@ import hashlib
 import inspect
 import re
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -24,56 +24,21 @@ from bertkit.view.page_data import Explanation, Source
 
 FILES = Path(__file__).parent / "pages"
 
-PICTURES = (
-    "data.js",
-    "dom.js",
-    "paint.js",
-    "picture.js",
-    "heads.js",
-    "slider.js",
-    "square.js",
-    "lines.js",
-    "steps.js",
-)
-"""JavaScript modules that draw heads and tokens."""
-
-MODULES = (
-    *PICTURES,
-    "ask.js",
-    "patterns.js",
-    "walk.js",
-    "embeddings.js",
-    "attention.js",
-    "masked.js",
-    "layers.js",
-    "main.js",
-)
-"""JavaScript modules of the model inspector. Each module comes after the modules that it imports.
-
-A page contains the modules as one script, so all modules share one namespace.
-"""
-
-ERRORS = ("errors.js",)
-"""JavaScript modules of the list of errors."""
-
-FIGURES = ("dom.js", "paint.js", "picture.js", "ask.js", "window.js")
-"""JavaScript modules of a page whose figures the server creates."""
-
-IMPORT = re.compile(r"^import (\{[^}]*\} from )?\"[^\"]*\";\n", re.M)
+IMPORT = re.compile(r'^import (?:\{[^}]*\} from )?"\./([^"]*)";\n', re.M)
+"""Import of a JavaScript module by another one."""
 
 
-def render(
-    template: str | Path, *, modules: Sequence[str] = (), forms: bool = False, **values: Any
-) -> str:
+def render(template: str | Path, *, script: str = "", forms: bool = False, **values: Any) -> str:
     """Render a page.
 
-    The content security policy of the page allows only the script of `modules`. The page cannot
-    load anything, and can send forms only to its own server. Therefore, a text in the page can do
+    The content security policy of the page allows only the code of `script`. The page cannot load
+    anything, and can send forms only to its own server. Therefore, a text in the page can do
     no harm, even if it contains HTML.
 
     Args:
         template: Name of a template of bertkit, or path of a template that extends `base.html`.
-        modules: Names of the JavaScript modules.
+        script: Name of the JavaScript module that runs in the page. The page contains this module
+            and the modules that it imports as one script, in which all modules share one namespace.
         forms: Whether the page can send forms.
         values: Values for the template. The template escapes them, except the charts of
             `view/chart.py`.
@@ -82,11 +47,11 @@ def render(
         (FILES, template) if isinstance(template, str) else (template.parent, template.name)
     )
     style = _read("page.css") + _read("chart.css")
-    script = "\n".join(map(_module, modules))
+    code = "\n".join(map(_code, modules(script))) if script else ""
     policy = [
         "default-src 'none'",
         f"style-src {_hash(style)}",
-        *([f"script-src {_hash(script)}"] if script else []),
+        *([f"script-src {_hash(code)}"] if code else []),
         "base-uri 'none'",
         f"form-action '{'self' if forms else 'none'}'",
     ]
@@ -97,7 +62,7 @@ def render(
             {"brand": "", "links": {}, "here": "", "refresh": None, **values},
             policy="; ".join(policy),
             style=Markup(style),
-            script=Markup(script),
+            script=Markup(code),
         )
     )
 
@@ -120,15 +85,7 @@ def environment(folder: Path, *, autoescape: bool = True) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    for kind in (
-        figures.Share,
-        figures.Shade,
-        figures.Marked,
-        figures.Spans,
-        figures.Table,
-        figures.Beside,
-        figures.Lines,
-    ):
+    for kind in (*get_args(figures.Cell), *get_args(figures.Part)):
         templates.tests[kind.__name__.lower()] = lambda part, kind=kind: isinstance(part, kind)
     templates.filters["split_at"] = figures.split_at
     return templates
@@ -161,7 +118,7 @@ def page(
     """
     return render(
         "explain.html",
-        modules=MODULES,
+        script="main.js",
         forms=form is not None,
         causal=explanation.causal,
         form=form,
@@ -171,17 +128,16 @@ def page(
     )
 
 
-def framed(page: str, height: int = 700) -> str:
+def framed(page: str) -> str:
     """Return an HTML frame that contains a page, for example for a notebook.
 
     The frame is sandboxed, so the page cannot access the document that contains the frame.
 
     Args:
         page: HTML of the page.
-        height: Height of the frame in pixels.
     """
     frame = '<iframe srcdoc="{}" sandbox="allow-scripts allow-downloads" style="{}"></iframe>'
-    return str(Markup(frame).format(page, f"width:100%;height:{height}px;border:0"))
+    return str(Markup(frame).format(page, "width:100%;height:700px;border:0"))
 
 
 def document_values(text: str, document: msgspec.Struct) -> dict[str, Any]:
@@ -245,7 +201,14 @@ def _read(name: str) -> str:
     return (FILES / name).read_text(encoding="utf-8")
 
 
-def _module(name: str) -> str:
+@cache
+def modules(name: str) -> tuple[str, ...]:
+    """Return a JavaScript module and the modules that it imports, each after its own imports."""
+    imported = (module for other in IMPORT.findall(_read(name)) for module in modules(other))
+    return tuple(dict.fromkeys([*imported, name]))
+
+
+def _code(name: str) -> str:
     """Return the code of a module without imports and exports, to combine it with other modules."""
     return re.sub(r"^export ", "", IMPORT.sub("", _read(name)), flags=re.M)
 

@@ -26,7 +26,7 @@ from bertkit.extensions.generation.likelihood import (
     evaluate_likelihood,
 )
 from bertkit.extensions.generation.prompts import evaluate_prompts
-from bertkit.tasks.classify import LabelExample
+from bertkit.tasks.labeled_text import LabelExample
 from bertkit.text.vocabulary_training import END_OF_TEXT, train
 
 

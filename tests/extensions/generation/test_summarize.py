@@ -18,8 +18,8 @@ from bertkit.cli import run
 from bertkit.errors import CheckpointError, ConfigError, DataError
 from bertkit.extensions.generation.decoding import Decoding
 from bertkit.extensions.generation.summarize import WriteSummaries, summaries
-from bertkit.pipelines.base import Work
 from bertkit.recipes.finetune import Finetune, finetune
+from bertkit.tasks.inference import Work
 from bertkit.tasks.summarize import SummaryAnswer
 
 SHORT = Decoding(max_tokens=6)

@@ -23,7 +23,8 @@ from bertkit.extensions.search import pipeline as search
 from bertkit.extensions.serving.models import ModelRegistry
 from bertkit.extensions.serving.served import ServedModel
 from bertkit.families import BERT
-from bertkit.tasks.classify import Classify, ClassifyOptions
+from bertkit.tasks.classify import Classify
+from bertkit.tasks.labeled_text import ClassifyOptions
 from bertkit.text.vocabulary_training import train as train_tokenizer
 
 

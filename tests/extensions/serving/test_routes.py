@@ -20,7 +20,8 @@ from bertkit.extensions.serving.limits import Limits
 from bertkit.extensions.serving.models import ModelRegistry
 from bertkit.families import BERT
 from bertkit.nn.pooling import Pooling
-from bertkit.tasks.classify import Classify, ClassifyOptions
+from bertkit.tasks.classify import Classify
+from bertkit.tasks.labeled_text import ClassifyOptions
 from bertkit.text.causal_format import add_causal_tokens
 from bertkit.text.prompts import Prompts
 

@@ -20,8 +20,9 @@ from bertkit.errors import ConfigError
 from bertkit.extensions.classic.word_vectors import Vectors
 from bertkit.pipelines import pipeline
 from bertkit.storage import check_unused, write_text
-from bertkit.tasks.classify import Classify, LabelExample
+from bertkit.tasks.classify import Classify
 from bertkit.tasks.examples import read_examples
+from bertkit.tasks.labeled_text import LabelExample
 from bertkit.tasks.task import Reading
 from bertkit.text.tokenizer import Tokenizer
 

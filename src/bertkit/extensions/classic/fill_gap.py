@@ -16,9 +16,9 @@ from bertkit.errors import ConfigError
 from bertkit.extensions.classic.elmo_files import load_elmo, load_softmax
 from bertkit.extensions.classic.gap import Gap
 from bertkit.extensions.classic.words import ElmoPipeline, Words, whole_words
-from bertkit.pipelines.base import Work
 from bertkit.pipelines.fill_mask import Candidate, TopOptions
 from bertkit.synonyms import check_keywords
+from bertkit.tasks.inference import Work
 from bertkit.tasks.task import Feature
 from bertkit.text.long_texts import Long
 

@@ -170,7 +170,7 @@ def _pretrain(run: Run, settings: Mapping[str, Any], corpus: Path | str) -> dict
     held_out = HeldOut(run, module, both_ways, samples.evaluation(), train.evaluate_every)
     scores = learn(
         run, both_ways, samples.batches, plan, train,
-        folder=folder, held_out=held_out, start=start,
+        show=folder.show, held_out=held_out, start=start,
     )  # fmt: skip
     return with_perplexity(scores)
 

@@ -28,12 +28,13 @@ from bertkit.extensions.classic.word_vectors import Vectors
 from bertkit.extensions.classic.words import Words, whole_words
 from bertkit.nn.precision import check_cpu
 from bertkit.pipelines.answering import task_pipeline
-from bertkit.pipelines.base import Work, inference_device
+from bertkit.pipelines.base import inference_device
 from bertkit.pipelines.frozen_words import positions_of
 from bertkit.pipelines.model_info import info
 from bertkit.pipelines.supported import PROBE, SupportedPipelines
 from bertkit.pipelines.task import TaskPipeline
 from bertkit.tasks import task_name_of
+from bertkit.tasks.inference import Work
 from bertkit.tasks.task import Feature
 from bertkit.text.encoding import Encoding
 from bertkit.text.long_texts import Long

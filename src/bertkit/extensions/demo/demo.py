@@ -28,7 +28,7 @@ from bertkit.recipes.pretrain import pretrain
 from bertkit.recipes.run_file import read_run_file
 from bertkit.recipes.vocabulary import train_vocabulary
 from bertkit.storage import check_unused, write_text
-from bertkit.tasks.classify import LabelExample
+from bertkit.tasks.labeled_text import LabelExample
 from bertkit.text.tokenizer import Tokenizer
 
 VOCAB = 8192

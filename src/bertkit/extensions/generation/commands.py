@@ -20,10 +20,10 @@ from bertkit.extensions.generation.summarize import WriteSummaries, summaries
 from bertkit.extensions.generation.tasks.seq2seq import Seq2seq
 from bertkit.nn.precision import Inference
 from bertkit.pipelines import TaskPipeline, inference_device, load_on
-from bertkit.pipelines.base import batched
 from bertkit.pipelines.supported import TRANSLATION_FAMILIES
 from bertkit.tasks import task_name_of
 from bertkit.tasks.examples import read_examples
+from bertkit.tasks.inference import batched
 from bertkit.tasks.summarize import Summarize, SummaryAnswer
 from bertkit.tasks.task import Reading
 from bertkit.view.chart import heat_map, write_svg

@@ -27,8 +27,9 @@ from bertkit.extensions.generation.pipeline import Generate
 from bertkit.extensions.generation.score import score_each
 from bertkit.nn.precision import Inference
 from bertkit.pipelines import pipeline
-from bertkit.tasks.classify import Classify, LabelExample
+from bertkit.tasks.classify import Classify
 from bertkit.tasks.examples import RowsLike, take_examples
+from bertkit.tasks.labeled_text import LabelExample
 from bertkit.tasks.task import Reading
 
 Ids = list[int]

@@ -15,10 +15,10 @@ from bertkit.errors import CheckpointError
 from bertkit.extensions.generation.pipeline import Generate
 from bertkit.nn.precision import Inference
 from bertkit.pipelines import Candidate
-from bertkit.pipelines.base import CACHE_TOKENS, ModelPipeline, Work, batched
+from bertkit.pipelines.base import CACHE_TOKENS, ModelPipeline
 from bertkit.pipelines.fill_mask import TopOptions
 from bertkit.synonyms import check_keywords
-from bertkit.tasks.inference import ITEMS_PER_CHUNK
+from bertkit.tasks.inference import ITEMS_PER_CHUNK, Work, batched
 from bertkit.text.long_texts import Long
 from bertkit.view.token_text import likeliest
 

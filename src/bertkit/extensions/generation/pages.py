@@ -20,7 +20,7 @@ from bertkit.extensions.generation.decode_view import DecodePipeline
 from bertkit.extensions.generation.pipeline import Generate
 from bertkit.pipelines.supported import SupportedPipelines
 from bertkit.view.figures import Field
-from bertkit.view.page import PICTURES, document_values
+from bertkit.view.page import document_values
 from bertkit.web import Ask, Builders, Context, Models, Page, Text, Values
 
 MAX_BEAMS = 8
@@ -78,8 +78,7 @@ class StepsPage(Page):
     button = "Generate"
     abilities = ("decode",)
     pipelines: ClassVar[Builders] = {"decode": decode_pipeline}
-    template = "decoder.html"
-    modules = (*PICTURES, "tree.js", "ask.js", "decoder.js")
+    template, script = "decoder.html", "decoder.js"
 
     def fields(self, values: Values, models: Models) -> Sequence[Field]:
         beams = "" if values["beams"] == DEFAULT_BEAMS else values["beams"]

@@ -15,7 +15,8 @@ from bertkit.engine.engine import MAX_BATCH_TOKENS
 from bertkit.errors import CheckpointError, DataError
 from bertkit.extensions.generation.blocks import TokenBlock, block, pack_blocks
 from bertkit.objectives.pretrain import pretrain
-from bertkit.pipelines.base import batched, load_on
+from bertkit.pipelines.base import load_on
+from bertkit.tasks.inference import batched
 from bertkit.training.loop import evaluate
 
 BATCH_BLOCKS = 256

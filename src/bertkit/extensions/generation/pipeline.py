@@ -38,8 +38,9 @@ from bertkit.extensions.generation.generation_config import FIELDS, generation_o
 from bertkit.extensions.generation.stepper import Request, stepper_of
 from bertkit.models.model import Model
 from bertkit.nn.precision import Inference
-from bertkit.pipelines.base import CACHE_TOKENS, ModelPipeline, Work
+from bertkit.pipelines.base import CACHE_TOKENS, ModelPipeline
 from bertkit.synonyms import check_keywords, suggestion
+from bertkit.tasks.inference import Work
 from bertkit.text.encoding import Encoding
 from bertkit.text.long_texts import Long
 from bertkit.text.tokenizer import Tokenizer

@@ -19,8 +19,9 @@ from bertkit.extensions.generation.score import score
 from bertkit.nn.precision import Inference
 from bertkit.pipelines import pipeline
 from bertkit.storage import check_unused, write_text
-from bertkit.tasks.classify import Classify, LabelExample
+from bertkit.tasks.classify import Classify
 from bertkit.tasks.examples import RowsLike, take_examples
+from bertkit.tasks.labeled_text import LabelExample
 from bertkit.view.chart import curves, write_svg
 
 TEMPLATE = "Text: {text}\nLabel: {label}\n\n"

@@ -15,10 +15,10 @@ from bertkit.extensions.generation.decoding import Decoding
 from bertkit.extensions.generation.pipeline import Generate, merge_decoding
 from bertkit.nn.precision import Inference
 from bertkit.pipelines.answering import answering
-from bertkit.pipelines.base import CACHE_TOKENS, Work, inference_device, open_engine
+from bertkit.pipelines.base import CACHE_TOKENS, inference_device, open_engine
 from bertkit.pipelines.task import TaskPipeline
 from bertkit.synonyms import check_keywords
-from bertkit.tasks.inference import TEXTS_PER_BATCH
+from bertkit.tasks.inference import TEXTS_PER_BATCH, Work
 from bertkit.tasks.summarize import Summarize, SummaryAnswer
 from bertkit.tasks.task import Feature, NoOptions
 from bertkit.text.long_texts import Long, encode

@@ -24,16 +24,9 @@ from bertkit.errors import check_choice
 from bertkit.extensions.search.splade_files import read_splade
 from bertkit.models.model import Model
 from bertkit.nn.precision import Inference
-from bertkit.pipelines.base import (
-    BYTES_PER_NUMBER,
-    ModelPipeline,
-    Work,
-    batched,
-    encodings_of,
-    works_of,
-)
+from bertkit.pipelines.base import BYTES_PER_NUMBER, ModelPipeline, encodings_of, works_of
 from bertkit.pipelines.fill_mask import MASKS_PER_BATCH, mask_logits
-from bertkit.tasks.inference import ITEMS_PER_CHUNK
+from bertkit.tasks.inference import ITEMS_PER_CHUNK, Work, batched
 from bertkit.text.long_texts import Long, encode
 from bertkit.text.prompts import Prompter
 

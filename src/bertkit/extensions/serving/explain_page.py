@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from bertkit.view.figures import Example, Field
-from bertkit.view.page import MODULES, document_values
+from bertkit.view.page import document_values
 from bertkit.web import Context, Cut, Models, Page, Values
 
 
@@ -66,7 +66,7 @@ class ExplainPage(Page):
     )
     button = "Look inside"
     abilities = ("explain",)
-    template, modules = "explain.html", MODULES
+    template, script = "explain.html", "main.js"
 
     def examples(self, models: Models) -> Sequence[Example]:
         names = list(models("explain"))

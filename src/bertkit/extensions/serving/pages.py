@@ -19,7 +19,7 @@ from bertkit.extensions.serving.panels import panels
 from bertkit.extensions.serving.request_context import RequestContext
 from bertkit.extensions.serving.training_page import TrainingPage
 from bertkit.view.figures import Example, Field, Form
-from bertkit.view.page import FIGURES, render, source
+from bertkit.view.page import render, source
 from bertkit.web import ALL_MODELS, PAGES, Page, chosen_models
 
 
@@ -81,8 +81,7 @@ class Window:
 
         async def answer() -> str:
             values_shown = await page.answer(values, RequestContext(request))
-            modules = page.modules or FIGURES
-            return shown(**{"template": page.template, "modules": modules, **values_shown})
+            return shown(**{"template": page.template, "script": page.script, **values_shown})
 
         ready = all(values[field.name].strip() for field in fields if field.required)
         return await respond(shown, answer() if ready else None)
@@ -159,7 +158,7 @@ class Window:
         alert: str = "",
         computed_by: Sequence[Callable[..., Any]] = (),
         template: str = "window.html",
-        modules: Sequence[str] = FIGURES,
+        script: str = "window.js",
         **values: Any,
     ) -> str:
         """Render a page.
@@ -171,7 +170,7 @@ class Window:
             computed_by: Functions and classes that compute the figures. The page shows their source
                 code.
             template: Template of the page.
-            modules: Scripts to include in the page.
+            script: JavaScript module that the page runs.
             values: Further values for the template.
         """
         if form is not None:
@@ -181,7 +180,7 @@ class Window:
         empty = dict.fromkeys(("figures", "texts", "alerts", "link", "questions"), ())
         return render(
             template,
-            modules=modules,
+            script=script,
             forms=form is not None,
             links=self.links,
             here=here,

@@ -19,10 +19,11 @@ from bertkit.data.rows_in_memory import as_list
 from bertkit.engine.engine import Engine
 from bertkit.errors import CheckpointError, ConfigError
 from bertkit.nn.precision import Inference
-from bertkit.pipelines.base import ModelPipeline, Work, batched
+from bertkit.pipelines.base import ModelPipeline
 from bertkit.pipelines.embed import Embed
 from bertkit.synonyms import check_names
 from bertkit.tasks.calibration import softmax
+from bertkit.tasks.inference import Work, batched
 from bertkit.text.long_texts import Long
 
 COSINE_SCALE = 20.0

@@ -22,9 +22,9 @@ from bertkit.errors import ConfigError, DataError, check_choice
 from bertkit.extensions.zero_shot.gliner import Span
 from bertkit.extensions.zero_shot.gliner_files import HEAD, load_gliner
 from bertkit.nn.precision import Inference
-from bertkit.pipelines.base import ModelPipeline, Work, batched
+from bertkit.pipelines.base import ModelPipeline
 from bertkit.synonyms import check_keywords
-from bertkit.tasks.inference import ITEMS_PER_CHUNK
+from bertkit.tasks.inference import ITEMS_PER_CHUNK, Work, batched
 from bertkit.tasks.tag import TaggedEntity
 from bertkit.tasks.task import Feature
 from bertkit.text.encoding import Encoding, encode_raw

@@ -23,7 +23,7 @@ from bertkit.pipelines.model_info import info
 from bertkit.recipes.finetune import Finetune, finetune
 from bertkit.recipes.pretrain_config import complete
 from bertkit.recipes.vocabulary import train_vocabulary
-from bertkit.tasks.classify import LabelExample
+from bertkit.tasks.labeled_text import LabelExample
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.vocabulary_training import train
 
