@@ -21,8 +21,8 @@ import pytest
 import torch
 from hypothesis import settings
 
+from bertkit.extensions.export.background import WORKER_NAME
 from bertkit.nn.precision import has_bf16
-from bertkit.threads import WORKER_NAME
 
 settings.register_profile("repeatable", deadline=None, derandomize=True)
 settings.load_profile("repeatable")

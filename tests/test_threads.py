@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
@@ -111,14 +110,3 @@ def test_omp_num_threads_limits_own_cores(
     # The variable also limits each worker.
     # The variable also limits each worker.
     assert threads.own_cores() == min(3, most)
-
-
-def test_start_in_background_returns_result_or_raises() -> None:
-    waited = threading.Event()
-    result = threads.start_in_background(lambda: waited.wait(60))
-    waited.set()
-    assert result() is True
-    assert result() is True
-    failed = threads.start_in_background(lambda: 1 // 0)
-    with pytest.raises(ZeroDivisionError):
-        failed()

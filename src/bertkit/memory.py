@@ -75,17 +75,6 @@ def limit_onednn_cache() -> None:
         os.environ.setdefault(name, CACHED_SHAPES)
 
 
-def freeze_objects() -> None:
-    """Exclude all existing objects, such as models and modules, from garbage collection.
-
-    Checking these objects takes the garbage collector 150 ms, during which the server answers no
-    request. Call this before the first request, because objects of a request that form a reference
-    cycle would otherwise never be freed.
-    """
-    gc.collect()
-    gc.freeze()
-
-
 @contextmanager
 def uncollected() -> Iterator[None]:
     """Disable garbage collection in a `with` block.

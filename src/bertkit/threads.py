@@ -1,15 +1,10 @@
-"""Functions that choose the number of threads of a process, and start background threads."""
+"""Functions that choose the number of threads of a process."""
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable
 from pathlib import Path
-from threading import Thread
-from typing import TypeVar
-
-T = TypeVar("T")
 
 SPIN_COUNT = "1000"
 """Number of iterations for which an idle GNU OpenMP thread spins before it sleeps.
@@ -21,9 +16,6 @@ training steps up to a third slower, because threads sleep sooner.
 
 _workers = 1
 """Number of processes that share the CPU cores."""
-
-WORKER_NAME = "begun"
-"""Name of background threads. If an error occurs elsewhere, their result may never be used."""
 
 CGROUP = Path("/sys/fs/cgroup")
 
@@ -111,38 +103,3 @@ def settle(*, lasting: bool) -> None:
         os.environ["GOMP_SPINCOUNT"] = SPIN_COUNT
     if cores() < bound():
         os.environ.setdefault("OMP_NUM_THREADS", str(cores()))
-
-
-def start_in_background(work: Callable[[], T]) -> Callable[[], T]:
-    """Call a function in a background thread.
-
-    An executor of `concurrent.futures` could do this too, but its import takes 5 ms.
-
-    Args:
-        work: The function to call.
-
-    Returns:
-        A function that waits until `work` has finished. It returns the result of `work`, or raises
-        the error that `work` raised.
-    """
-    results: list[T] = []
-    errors: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            results.append(work())
-        except BaseException as error:
-            errors.append(error)
-
-    def result() -> T:
-        thread.join()
-        for error in errors:
-            # Otherwise, the traceback would become longer with each call.
-            raise error.with_traceback(None)
-        return results[0]
-
-    # The thread is not a daemon: a daemon thread that runs library code while Python exits aborts
-    # the process.
-    thread = Thread(target=run, name=WORKER_NAME)
-    thread.start()
-    return result

@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional as F
 
 from bertkit.nn import cross_entropy
-from bertkit.nn.cross_entropy import linear_cross_entropy, target_logprobs
+from bertkit.nn.cross_entropy import linear_cross_entropy
 
 
 @pytest.mark.parametrize(
@@ -55,24 +55,6 @@ def test_frozen_weights_do_not_change_state_gradient() -> None:
     loss.backward()
     assert x.grad is not None
     assert torch.equal(x.grad, expected)
-
-
-@pytest.mark.parametrize("rows", [1, 7, 16, 40])
-def test_target_logprobs_match_plain_formula(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cross_entropy, "MAX_BYTES", 7 * 20 * 8)
-    x = torch.randn(rows, 8, dtype=torch.float64, requires_grad=True)
-    weight, bias = torch.randn(20, 8).double().requires_grad_(), torch.randn(20).double()
-    targets, upstream = torch.randint(0, 20, (rows,)), torch.randn(rows)
-    plain = F.linear(x, weight, bias).log_softmax(-1).gather(1, targets[:, None])[:, 0]
-    actual = target_logprobs(x, weight, bias, targets)
-    torch.testing.assert_close(actual.double(), plain, rtol=1e-5, atol=1e-5)
-    with torch.no_grad():
-        assert torch.equal(target_logprobs(x, weight, bias, targets), actual)
-    expected = torch.autograd.grad((plain * upstream).sum(), [x, weight])
-    for a, b in zip(
-        torch.autograd.grad((actual * upstream).sum(), [x, weight]), expected, strict=True
-    ):
-        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
 
 
 def test_empty_targets_have_zero_loss() -> None:

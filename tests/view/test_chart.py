@@ -18,15 +18,10 @@ from bertkit.view.chart import (
     RIGHT,
     TOP,
     WIDTH,
-    Square,
     curves,
-    heat_map,
-    line_key,
     line_style,
-    scatter,
     score_bars,
     share_bar,
-    squares,
     write_svg,
 )
 
@@ -76,30 +71,12 @@ def test_legend_is_above_the_frame(names: list[str]) -> None:
 def test_lines_beyond_the_palette_are_dashed() -> None:
     assert len({line_style(number) for number in range(18)}) == 18
     assert (line_style(5), line_style(6)) == ("c5", "c0 d1")
-    assert f'class="line {line_style(6)}"' in line_key(6, "a <b>")
-    assert "a &lt;b&gt;" in line_key(6, "a <b>")
 
 
 def test_curves_without_lines_show_a_message() -> None:
     assert "nothing to draw" in curves({"a": [(1, 2)]}, x="x", y="y")
     flat = curves({"a": [(1, 2), (2, 2)]}, x="x", y="y")
     assert math.isfinite(points(flat, "c0")[0][1])
-
-
-@given(st.lists(st.tuples(NUMBERS, NUMBERS), min_size=1, max_size=9))
-def test_scatter_shows_all_points(positions: list[tuple[float, float]]) -> None:
-    svg = scatter(positions, [str(i) for i in range(len(positions))], "layer 1")
-    starts = re.findall(r'class="dot c\d" d="M(-?[\d.]+) (-?[\d.]+)a', svg)
-    assert len(starts) == len(positions)
-    for x, y in starts:
-        assert 0 <= float(x) + 4 <= 200
-        assert 0 <= float(y) <= 200
-
-
-def test_scatter_uses_equal_scales() -> None:
-    svg = scatter([(0, 0), (10, 0), (0, 5)], ["a", "b", "c"], "t", size=100)
-    a, b, c = ((float(x) + 4, float(y)) for x, y in re.findall(r'd="M(-?[\d.]+) (-?[\d.]+)a', svg))
-    assert b[0] - a[0] == pytest.approx(2 * (a[1] - c[1]))
 
 
 def test_share_bar_clips_to_its_width() -> None:
@@ -134,21 +111,6 @@ def test_bar_lengths_are_proportional_to_values() -> None:
     assert second == pytest.approx(2 * first, abs=0.2)
 
 
-@given(st.integers(1, 6), st.integers(1, 5), st.text(max_size=40))
-def test_squares_show_values_inside_frame(count: int, panels: int, name: str) -> None:
-    rows = [[round((a - b) / count, 2) for b in range(count)] for a in range(count)]
-    svg = squares([Square(name, "below", rows)] * panels, "cosines")
-    width, height = (float(re.findall(rf'{side}="(\d+)"', svg)[0]) for side in ("width", "height"))
-    cells = re.findall(r'class="cell s(\d+)" d="M(\d+) (\d+)h(\d+)', svg)
-    levels = [round(10 * max(0.0, value)) for row in rows for value in row]
-    assert [int(level) for level, *_ in cells] == levels * panels
-    positions = {(int(x), int(y)) for _, x, y, _ in cells}
-    # No square covers another.
-    assert len(positions) == len(cells)
-    assert max(x for x, _ in positions) + 36 <= width
-    assert max(y for _, y in positions) + 36 <= height
-
-
 def test_write_svg_writes_a_standalone_file(tmp_path: Path) -> None:
     chart = curves({'a <b> " \u202e': [(0, 0), (1, 1)]}, x="x & y", y="y")
     write_svg(tmp_path / "a.svg", chart)
@@ -159,29 +121,3 @@ def test_write_svg_writes_a_standalone_file(tmp_path: Path) -> None:
     assert {'a <b> " \u202e', "x & y"} <= set(names)
     # A separate file has no color variables of a page.
     assert "var(" not in text
-
-
-def test_heat_map_has_a_square_per_value() -> None:
-    cells = [[0.0, 0.25, 1.0], [0.5, 0.5, 0.0]]
-    svg = ET.fromstring(
-        heat_map(["a", "<b>"], ["x", "y & z", "</s>"], cells, x="read", y="written")
-    )
-    squares = [path for path in svg.iter("path") if path.attrib["class"] == "cell"]
-    assert [float(path.attrib["fill-opacity"]) for path in squares] == [
-        n for row in cells for n in row
-    ]
-    titles = [title.text for title in svg.iter("title")]
-    assert titles[1] == "a y & z 0.250"
-    assert titles[3] == "<b> x 0.500"
-    starts = [tuple(map(float, re.findall(r"[\d.]+", path.attrib["d"])[:2])) for path in squares]
-    assert starts[0][1] == starts[2][1] < starts[3][1]
-    assert starts[0][0] == starts[3][0] < starts[1][0]
-    assert {text.text for text in svg.iter("text")} == {
-        "a",
-        "<b>",
-        "x",
-        "y & z",
-        "</s>",
-        "read",
-        "written",
-    }

@@ -19,8 +19,8 @@ from bertkit.engine.engine import Engine
 from bertkit.errors import CheckpointError, DataError
 from bertkit.nn.precision import Inference
 from bertkit.pipelines.base import ModelPipeline
-from bertkit.tasks.inference import Work
 from bertkit.pipelines.embed import Embed
+from bertkit.tasks.inference import Work
 from bertkit.text.long_texts import Long
 
 

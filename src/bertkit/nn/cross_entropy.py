@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from torch.utils.checkpoint import checkpoint
 
 from bertkit.nn.padding import pad_to_tiles
 from bertkit.nn.precision import BF16_TILE_ROWS, add_up
@@ -76,7 +75,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         loss, correct = x.new_zeros((), dtype=torch.float32), targets.new_zeros(())
         x = pad_to_tiles(x)
         grad_x, grad_weight, grad_bias = torch.empty_like(x), None, None
-        count = _rows_per_part(x, weight)
+        count = rows_per_part(x, weight)
         for start in range(0, len(targets), count):
             part, labels = x[start : start + count], targets[start : start + count]
             size = len(labels)
@@ -125,42 +124,6 @@ class _LinearCrossEntropy(torch.autograd.Function):
         ] * 3
 
 
-def target_logprobs(x: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor) -> Tensor:
-    """Compute the log-probability of each target in fp32, without storing all logits at once.
-
-    If gradients are enabled, the backward pass computes the logits again, for some rows at a time.
-
-    Args:
-        x: Input vectors of the linear layer.
-        weight: Weights of the linear layer: the output embeddings.
-        bias: Bias of the linear layer.
-        targets: Target id for each row of `x`.
-
-    Shapes:
-        x: (M, D).
-        weight: (V, D).
-        bias: (V,).
-        targets: (M,).
-        returns: (M,).
-    """
-    count = _rows_per_part(x, weight)
-    parts = zip(x.split(count), targets.split(count), strict=True)
-    if not torch.is_grad_enabled():
-        return torch.cat([_logprobs(part, weight, bias, labels) for part, labels in parts])
-    logprobs = [
-        checkpoint(
-            _logprobs, part, weight, bias, labels, use_reentrant=False, preserve_rng_state=False
-        )
-        for part, labels in parts
-    ]
-    return torch.cat(logprobs)
-
-
-def _logprobs(x: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor) -> Tensor:
-    logits = F.linear(x, weight, bias).float()
-    return logits.gather(1, targets[:, None])[:, 0] - logits.logsumexp(-1)
-
-
 def _row_max(p: Tensor) -> Tensor:
     """Return the maximum of each row of probabilities.
 
@@ -172,7 +135,7 @@ def _row_max(p: Tensor) -> Tensor:
     return p.amax(-1)
 
 
-def _rows_per_part(x: Tensor, weight: Tensor) -> int:
+def rows_per_part(x: Tensor, weight: Tensor) -> int:
     """Return the number of rows to compute at once, so that all parts have nearly equal sizes."""
     limit = (MAX_BYTES_GPU if x.is_cuda else MAX_BYTES) // (weight.shape[0] * weight.element_size())
     parts = max(1, -(-len(x) // max(1, limit)))

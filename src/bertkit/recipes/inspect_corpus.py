@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -113,24 +113,3 @@ def readable(samples: Samples, sample: Sample) -> Iterator[str]:
     for segment in np.unique(sample.types):
         text = " ".join(p for p, t in zip(tokens, sample.types, strict=True) if t == segment)
         yield f"  {'AB'[segment]}: {text}"
-
-
-def samples_of_run(record: Mapping[str, Any], count: int) -> list[str]:
-    """Return the first samples of a run as text.
-
-    Args:
-        record: Content of `run.json`.
-        count: Number of samples.
-
-    Returns:
-        The samples, or an empty list if the corpus no longer exists.
-    """
-    corpus = Path(record.get("corpus_folder", ""))
-    if not record.get("corpus_folder") or "config" not in record or not corpus.is_dir():
-        return []
-    loaded = Corpus.open(corpus).first_volume
-    tokenizer = loaded.tokenizer()
-    config = read_config(record["config"], tokenizer)
-    seed = config.train.seed
-    samples = Samples(loaded, tokenizer, config.sampling, config.masking, seed=seed)
-    return ["\n".join(readable(samples, sample)) for sample in samples.batch(0, count)]

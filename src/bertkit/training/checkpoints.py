@@ -44,18 +44,6 @@ class Names(Protocol):
         """Return the weights of a file under their names in the model, which are `names`."""
 
 
-class OurNames:
-    """Conversion for a model whose weights have the same names in its files."""
-
-    def write(self, weights: Mapping[str, Tensor], /, config: Any) -> dict[str, Tensor]:
-        return dict(weights)
-
-    def read(
-        self, names: Iterable[str], file: Mapping[str, Tensor], /, config: Any
-    ) -> dict[str, Tensor]:
-        return {name: file[name] for name in names if name in file}
-
-
 @dataclass(frozen=True)
 class Snapshot:
     """Copy of the training state after a step, on the CPU."""

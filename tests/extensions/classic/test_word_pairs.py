@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertkit.errors import DataError
-from bertkit.extensions.classic.word_pairs import read_in_context, read_word_pairs
-from bertkit.text.word_splitting import find_word
+from bertkit.extensions.classic.word_pairs import find_word, read_in_context, read_word_pairs
 
 
 def test_read_word_pairs_returns_words_and_scores(tmp_path: Path) -> None:

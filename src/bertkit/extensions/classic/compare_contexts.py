@@ -9,12 +9,13 @@ from typing import Any
 from bertkit.checkpoint.formats import LoadSettings, open_format
 from bertkit.data.document_readers import numbered
 from bertkit.errors import ConfigError, DataError
+from bertkit.extensions.classic.charts import squares
 from bertkit.extensions.classic.context_figures import context_squares, cosine_table
 from bertkit.extensions.classic.contexts import TEXTS, compare, encode_word
+from bertkit.extensions.classic.word_pairs import find_word
 from bertkit.nn.precision import Precision
 from bertkit.storage import check_unused, new_folder, write_json
-from bertkit.text.word_splitting import find_word
-from bertkit.view.chart import squares, write_svg
+from bertkit.view.chart import write_svg
 from bertkit.view.figures import Marked, Table
 from bertkit.view.page import write_report
 

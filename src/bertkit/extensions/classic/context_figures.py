@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from bertkit.extensions.classic.charts import Square, scatter, squares
 from bertkit.extensions.classic.contexts import Contexts
-from bertkit.view.chart import Square, scatter, squares
 from bertkit.view.figures import Beside, Cell, Figure, Shade, Table
 
 

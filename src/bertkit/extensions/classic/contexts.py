@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertkit.errors import DataError
+from bertkit.extensions.classic.word_pairs import find_word
 from bertkit.pipelines import BYTES_PER_NUMBER, Work
 from bertkit.pipelines.frozen_words import FrozenWords
 from bertkit.tasks.task import Feature
 from bertkit.text.long_texts import Long
-from bertkit.text.word_splitting import find_word
 
 TEXTS, CHARACTERS = 32, 2_000
 """Maximum number of texts, and maximum number of characters in a text."""

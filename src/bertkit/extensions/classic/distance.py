@@ -16,11 +16,11 @@ from bertkit.batch import Batch
 from bertkit.checkpoint.directory import Loaded
 from bertkit.errors import DataError
 from bertkit.extensions.classic.recurrent_config import RecurrentConfig
+from bertkit.extensions.classic.word_pairs import find_word
 from bertkit.models.encoder import Encoder
 from bertkit.pipelines import Work
 from bertkit.text.encoding import Encoding
 from bertkit.text.long_texts import Long
-from bertkit.text.word_splitting import find_word
 from bertkit.view.chart import curves
 from bertkit.view.explain import read
 from bertkit.view.figures import Figure, Marked, Share, Table

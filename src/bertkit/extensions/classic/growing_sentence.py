@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from bertkit.batch import Batch
 from bertkit.errors import DataError
+from bertkit.extensions.classic.charts import CELLS, strip
 from bertkit.extensions.classic.seq2seq import RecurrentEncoder
 from bertkit.pipelines import BYTES_PER_NUMBER, Embed, Work
 from bertkit.text.encoding import Encoding
 from bertkit.text.long_texts import Long
-from bertkit.view.chart import CELLS, strip
 from bertkit.view.figures import Cell, Figure, Table
 
 WORDS, OTHERS = 40, 20

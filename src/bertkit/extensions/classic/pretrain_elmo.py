@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -43,7 +43,7 @@ from bertkit.recipes.pretrain_steps import (
 )
 from bertkit.recipes.run_file import Train
 from bertkit.text.tokenizer import Tokenizer
-from bertkit.training.checkpoints import OurNames, State
+from bertkit.training.checkpoints import State
 from bertkit.training.distributed import connect
 from bertkit.training.master_weights import Masters
 from bertkit.training.run import Resume, Run
@@ -156,7 +156,7 @@ def _pretrain(run: Run, settings: Mapping[str, Any], corpus: Path | str) -> dict
     module = cast(Model, model)
     masters = Masters(module, dtype)
     optimizer, plan = optimization(train, masters, run.ranks)
-    state = State(masters, optimizer, OurNames(), tail_average(train, masters))
+    state = State(masters, optimizer, _OurNames(), tail_average(train, masters))
     start = begin(run, state, config, train.steps)
     folder = _Folder(run, words)
     if run.ranks.first:
@@ -230,6 +230,18 @@ class _Samples:
             return []
         samples = self._evaluated.evaluation(self.train.evaluate_samples)
         return sentence_batches(samples, self.train.max_batch_tokens)
+
+
+class _OurNames:
+    """Conversion for a model whose weights have the same names in its files."""
+
+    def write(self, weights: Mapping[str, Tensor], /, config: Any) -> dict[str, Tensor]:
+        return dict(weights)
+
+    def read(
+        self, names: Iterable[str], file: Mapping[str, Tensor], /, config: Any
+    ) -> dict[str, Tensor]:
+        return {name: file[name] for name in names if name in file}
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Readers of datasets for word similarity and for words in context (WiC)."""
+"""Readers of datasets for word similarity and for words in context (WiC); search for a word."""
 
 from __future__ import annotations
 
@@ -6,12 +6,18 @@ import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any
 
 from bertkit.data.document_readers import json_object, numbered
 from bertkit.errors import DataError
-from bertkit.text.word_splitting import find_word
+
+MIN_SIMILARITY = 0.5
+"""Minimum similarity of a word and one of its forms: the ratio that difflib computes."""
+
+MAX_WORD_CHARACTERS = 64
+"""Maximum number of characters of a word that `find_word` compares."""
 
 
 @dataclass(frozen=True)
@@ -141,3 +147,27 @@ def _in_context(row: dict[str, Any], location: str) -> InContext | None:
             )
     span, other_span = spans
     return InContext(texts, (span, other_span), bool(label)) if span and other_span else None
+
+
+def find_word(word: str, text: str) -> tuple[int, int] | None:
+    """Find a word, or one of its forms, in a text, and return its characters [start, end).
+
+    For "carry", for example, it finds "carried". The result is the most similar word with the same
+    first letter, or the first of several equally similar words. Therefore, "went" is not found for
+    "go". The similarity is the ratio of difflib, and must be at least `MIN_SIMILARITY`. Words
+    longer than `MAX_WORD_CHARACTERS` are skipped, because the comparison takes cubic time. If no
+    word is similar, the result is None.
+    """
+    target = word.casefold()
+    best, best_span, start = 0.0, None, 0
+    for part in text.split():
+        start = text.index(part, start)
+        bare = part.strip(".,;:!?\"'()[]`")
+        candidate = bare.casefold()
+        if candidate[:1] == target[:1] and max(len(candidate), len(target)) <= MAX_WORD_CHARACTERS:
+            ratio = SequenceMatcher(None, target, candidate, autojunk=False).ratio()
+            if ratio > best and ratio >= MIN_SIMILARITY:
+                begin = start + part.index(bare)
+                best, best_span = ratio, (begin, begin + len(bare))
+        start += len(part)
+    return best_span

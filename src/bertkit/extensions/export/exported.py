@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from bertkit import memory
 from bertkit.errors import CheckpointError, ConfigError, check_choice
+from bertkit.extensions.export.background import start_in_background
 from bertkit.nn.precision import BF16_TILE_ROWS, has_amx
 from bertkit.storage import check_file, read_json, sha256
 from bertkit.synonyms import check_keywords
@@ -25,7 +26,7 @@ from bertkit.text.encoding import Encoding
 from bertkit.text.long_texts import Long, average_windows, cut, encode
 from bertkit.text.prompts import Prompter, Prompts
 from bertkit.text.tokenizer import Tokenizer
-from bertkit.threads import bound, own_cores, start_in_background
+from bertkit.threads import bound, own_cores
 
 if TYPE_CHECKING:
     pass

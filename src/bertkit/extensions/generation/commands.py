@@ -15,6 +15,7 @@ from bertkit.errors import ConfigError
 from bertkit.extensions.generation.alignment import alignment
 from bertkit.extensions.generation.chat_format import Message
 from bertkit.extensions.generation.decoding import Decoding
+from bertkit.extensions.generation.heat_map import heat_map
 from bertkit.extensions.generation.pipeline import Generate
 from bertkit.extensions.generation.summarize import WriteSummaries, summaries
 from bertkit.extensions.generation.tasks.seq2seq import Seq2seq
@@ -26,7 +27,7 @@ from bertkit.tasks.examples import read_examples
 from bertkit.tasks.inference import batched
 from bertkit.tasks.summarize import Summarize, SummaryAnswer
 from bertkit.tasks.task import Reading
-from bertkit.view.chart import heat_map, write_svg
+from bertkit.view.chart import write_svg
 from bertkit.view.page import check_page_path
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,6 @@ import torch
 from bertkit.checkpoint.formats import FORMATS, LoadSettings
 from bertkit.errors import ConfigError
 from bertkit.extensions.serving.served import ServedModel
-from bertkit.memory import freeze_objects
 from bertkit.nn.precision import Inference
 from bertkit.pipelines import Pipeline, inference_device
 from bertkit.storage import distinct_names
@@ -90,7 +90,11 @@ class ModelRegistry:
         """For each model, a reload that is waiting to start. Later requests share it."""
         self.routed: frozenset[str] = frozenset()
         """Names of the pipelines for which the current application has routes."""
-        freeze_objects()
+        # Checking the existing objects, such as models and modules, takes the garbage collector 150
+        # ms, during which the server answers no request. Objects of a request must not be frozen,
+        # because objects that form a reference cycle would never be freed.
+        gc.collect()
+        gc.freeze()
 
     def abilities(self) -> dict[str, Pipeline]:
         """Return the supported pipelines by name, each from the first model that supports it."""

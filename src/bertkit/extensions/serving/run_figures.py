@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from markupsafe import Markup
+
 from bertkit.training.journal import is_plottable
-from bertkit.view.chart import Point, curves, line_key
+from bertkit.view.chart import Point, curves, draw_path, line_style
 from bertkit.view.figures import Beside, Figure, Lines, Table
 from bertkit.view.runs import RunView, different_settings, thin
 
@@ -164,3 +166,15 @@ def _slowest(run: RunView) -> str:
         return ""
     [(rank, count)] = ranks.most_common(1)
     return f"{rank} ({count / ranks.total():.0%} of the steps)"
+
+
+def line_key(number: int, name: str) -> Markup:
+    """Draw a sample of a line, followed by its name.
+
+    Args:
+        number: Index of the line in its chart.
+        name: Name of the line.
+    """
+    return Markup('<svg class="key" width="22" height="10" aria-hidden="true">{}</svg>{}').format(
+        draw_path(f"line {line_style(number)}", "M0 5h16"), name
+    )

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
+from bertkit.data.corpus import Corpus
+from bertkit.data.samples import Samples
 from bertkit.errors import BertkitError
 from bertkit.extensions.serving.forms import respond
 from bertkit.extensions.serving.run_figures import run_figures, samples_figure
-from bertkit.recipes.inspect_corpus import readable, samples_of_run
+from bertkit.recipes.inspect_corpus import readable
+from bertkit.recipes.pretrain_config import read_config
 from bertkit.storage import distinct_names
 from bertkit.view.figures import Figure
 from bertkit.view.runs import RunView, find_runs, read_run
@@ -90,9 +94,30 @@ class TrainingPage:
             # Read the samples only once, because they do not change during a run.
             if folder not in self.samples:
                 try:
-                    self.samples[folder] = samples_of_run(run.record, SAMPLES)
+                    self.samples[folder] = _samples_of_run(run.record, SAMPLES)
                 except BertkitError as error:
                     alerts.append(f"{folder}: cannot show training samples ({error})")
             if self.samples.get(folder):
                 figures.append(samples_figure(run, self.samples[folder]))
         return read, figures, alerts
+
+
+def _samples_of_run(record: Mapping[str, Any], count: int) -> list[str]:
+    """Return the first samples of a run as text.
+
+    Args:
+        record: Content of `run.json`.
+        count: Number of samples.
+
+    Returns:
+        The samples, or an empty list if the corpus no longer exists.
+    """
+    corpus = Path(record.get("corpus_folder", ""))
+    if not record.get("corpus_folder") or "config" not in record or not corpus.is_dir():
+        return []
+    loaded = Corpus.open(corpus).first_volume
+    tokenizer = loaded.tokenizer()
+    config = read_config(record["config"], tokenizer)
+    seed = config.train.seed
+    samples = Samples(loaded, tokenizer, config.sampling, config.masking, seed=seed)
+    return ["\n".join(readable(samples, sample)) for sample in samples.batch(0, count)]

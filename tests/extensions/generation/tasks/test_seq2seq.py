@@ -11,6 +11,7 @@ import pytest
 import torch
 import transformers
 from tests.pipelines.test_special_tokens import tokenizer_of
+from torch.nn import functional as F
 
 import bertkit
 from bertkit.checkpoint.directory import save
@@ -19,9 +20,11 @@ from bertkit.engine.engine import Engine
 from bertkit.errors import CheckpointError, DataError
 from bertkit.extensions.generation.decoding import Decoding
 from bertkit.extensions.generation.generation_config import Generation
+from bertkit.extensions.generation.tasks.language import target_logprobs
 from bertkit.extensions.generation.tasks.seq2seq import Seq2seq, Seq2seqOptions
 from bertkit.families import FAMILIES
 from bertkit.models.model import build
+from bertkit.nn import cross_entropy
 from bertkit.objectives.loss import totals
 from bertkit.recipes.finetune import Finetune, finetune
 from bertkit.recipes.vocabulary import train_vocabulary
@@ -171,3 +174,21 @@ def test_reader_rejects_invalid_rows(row: str, message: str, tmp_path: Path) -> 
     data.write_text(row + "\n")
     with pytest.raises(DataError, match=message):
         Seq2seq.reader.read(data, Reading(), labeled=True)
+
+
+@pytest.mark.parametrize("rows", [1, 7, 16, 40])
+def test_target_logprobs_match_plain_formula(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cross_entropy, "MAX_BYTES", 7 * 20 * 8)
+    x = torch.randn(rows, 8, dtype=torch.float64, requires_grad=True)
+    weight, bias = torch.randn(20, 8).double().requires_grad_(), torch.randn(20).double()
+    targets, upstream = torch.randint(0, 20, (rows,)), torch.randn(rows)
+    plain = F.linear(x, weight, bias).log_softmax(-1).gather(1, targets[:, None])[:, 0]
+    actual = target_logprobs(x, weight, bias, targets)
+    torch.testing.assert_close(actual.double(), plain, rtol=1e-5, atol=1e-5)
+    with torch.no_grad():
+        assert torch.equal(target_logprobs(x, weight, bias, targets), actual)
+    expected = torch.autograd.grad((plain * upstream).sum(), [x, weight])
+    for a, b in zip(
+        torch.autograd.grad((actual * upstream).sum(), [x, weight]), expected, strict=True
+    ):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)

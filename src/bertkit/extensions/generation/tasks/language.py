@@ -10,12 +10,14 @@ import msgspec
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from bertkit.batch import Batch
 from bertkit.errors import CheckpointError
 from bertkit.models.heads import LanguageModelHead
 from bertkit.models.model import Model
-from bertkit.nn.cross_entropy import linear_cross_entropy, target_logprobs
+from bertkit.nn.cross_entropy import linear_cross_entropy, rows_per_part
 from bertkit.objectives.loss import Loss, Totals
 from bertkit.tasks.task import A, E, ExampleOutput, Feature, Serving, Task
 from bertkit.text.tokenizer import Tokenizer
@@ -100,3 +102,39 @@ def check_decoder_only(begin: Sequence[int], tokenizer: Tokenizer) -> None:
             f"{tokenizer.source}: conversations are not supported by encoder-decoder models; use a "
             "decoder-only model such as GPT-2 or SmolLM2"
         )
+
+
+def target_logprobs(x: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor) -> Tensor:
+    """Compute the log-probability of each target in fp32, without storing all logits at once.
+
+    If gradients are enabled, the backward pass computes the logits again, for some rows at a time.
+
+    Args:
+        x: Input vectors of the linear layer.
+        weight: Weights of the linear layer: the output embeddings.
+        bias: Bias of the linear layer.
+        targets: Target id for each row of `x`.
+
+    Shapes:
+        x: (M, D).
+        weight: (V, D).
+        bias: (V,).
+        targets: (M,).
+        returns: (M,).
+    """
+    count = rows_per_part(x, weight)
+    parts = zip(x.split(count), targets.split(count), strict=True)
+    if not torch.is_grad_enabled():
+        return torch.cat([_logprobs(part, weight, bias, labels) for part, labels in parts])
+    logprobs = [
+        checkpoint(
+            _logprobs, part, weight, bias, labels, use_reentrant=False, preserve_rng_state=False
+        )
+        for part, labels in parts
+    ]
+    return torch.cat(logprobs)
+
+
+def _logprobs(x: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor) -> Tensor:
+    logits = F.linear(x, weight, bias).float()
+    return logits.gather(1, targets[:, None])[:, 0] - logits.logsumexp(-1)
