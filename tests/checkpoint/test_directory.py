@@ -150,7 +150,7 @@ def test_load_converts_half_precision_to_fp32(folder: Path) -> None:
 def test_report_lists_unused_and_new_heads(folder: Path) -> None:
     loaded_model = load(folder, heads=("classify",), labels=("a", "b", "c"))
     assert loaded_model.labels == ("a", "b", "c")
-    assert loaded_model.model.heads["classify"].labels == 3
+    assert loaded_model.model.heads["classify"].out.out_features == 3
     assert set(loaded_model.report.fresh) == {
         "heads.classify.out.weight",
         "heads.classify.out.bias",
@@ -164,7 +164,7 @@ def test_new_labels_initialize_a_new_output_layer(tokenizer: Tokenizer, tmp_path
     folder = saved(tokenizer, tmp_path / "model", ("classify",))
     assert load(folder, heads=("classify",), labels=("bad", "fair", "good")).report.fresh == ()
     other = load(folder, heads=("classify",), labels=("x", "y"))
-    assert other.model.heads["classify"].labels == 2
+    assert other.model.heads["classify"].out.out_features == 2
     assert set(other.report.fresh) == {"heads.classify.out.weight", "heads.classify.out.bias"}
 
 

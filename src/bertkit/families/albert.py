@@ -18,6 +18,7 @@ from bertkit.families.family import (
     Special,
     architectures,
     embeddings,
+    masked_lm,
     module,
 )
 from bertkit.families.keys import TOKEN_IDS
@@ -108,11 +109,7 @@ ALBERT = Family(
     },
     prefix="albert.",
     heads={
-        "mlm": {
-            **module("dense", "predictions.dense"),
-            **module("norm", "predictions.LayerNorm"),
-            "bias": "predictions.bias",
-        },
+        "mlm": masked_lm("predictions.dense", "predictions.LayerNorm", "predictions.bias"),
         "sop": {**_POOLER, **module("out", "sop_classifier.classifier")},
         "pooler": module("transform.dense", "albert.pooler"),
         "classify": _CLASSIFIER,

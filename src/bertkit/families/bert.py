@@ -16,6 +16,7 @@ from bertkit.families.family import (
     architectures,
     bert_layers,
     embeddings,
+    masked_lm,
     module,
 )
 from bertkit.families.keys import ENCODER
@@ -39,11 +40,11 @@ def _family(
         body={**embeddings(f"{name}.embeddings."), **bert_layers(f"{name}.encoder.layer.{{}}.")},
         prefix=f"{name}.",
         heads={
-            "mlm": {
-                **module("dense", "cls.predictions.transform.dense"),
-                **module("norm", "cls.predictions.transform.LayerNorm"),
-                "bias": "cls.predictions.bias",
-            },
+            "mlm": masked_lm(
+                "cls.predictions.transform.dense",
+                "cls.predictions.transform.LayerNorm",
+                "cls.predictions.bias",
+            ),
             "nsp": pair,
             "sop": pair,
             "pooler": module("transform.dense", f"{name}.pooler.dense"),

@@ -19,7 +19,9 @@ from bertkit.families.family import (
     architectures,
     bert_layers,
     embeddings,
+    masked_lm,
     module,
+    pooled,
 )
 from bertkit.models.config import DisentangledPositions, TransformerConfig
 
@@ -103,7 +105,7 @@ _KEYS = (
     "pooler_hidden_size",
     "position_buckets",
 )
-_POOLED = {**module("pooler.transform.dense", "pooler.dense"), **module("out", "classifier")}
+_POOLED = pooled("pooler.dense", "classifier")
 _MASKED, _LEGACY = "lm_predictions.lm_head.", "cls.predictions."
 
 DEBERTA = Family(
@@ -133,11 +135,7 @@ DEBERTA = Family(
     },
     prefix="deberta.",
     heads={
-        "mlm": {
-            **module("dense", f"{_MASKED}dense"),
-            **module("norm", f"{_MASKED}LayerNorm"),
-            "bias": f"{_MASKED}bias",
-        },
+        "mlm": masked_lm(f"{_MASKED}dense", f"{_MASKED}LayerNorm", f"{_MASKED}bias"),
         "classify": _POOLED,
         "choose": _POOLED,
         **TOKEN_HEADS,

@@ -6,11 +6,19 @@ stored like other weights.
 
 from __future__ import annotations
 
-from bertkit.families.family import TOKEN_HEADS, Family, architectures, embeddings, module
+from bertkit.families.family import (
+    TOKEN_HEADS,
+    Family,
+    architectures,
+    embeddings,
+    masked_lm,
+    module,
+    pooled,
+)
 
 _LAYER = "distilbert.transformer.layer.{}."
 _QKV = (f"{_LAYER}attention.{part}" for part in ("q_lin", "k_lin", "v_lin"))
-_CLASSIFIER = {**module("pooler.transform.dense", "pre_classifier"), **module("out", "classifier")}
+_CLASSIFIER = pooled("pre_classifier", "classifier")
 
 DISTILBERT = Family(
     name="distilbert",
@@ -52,11 +60,7 @@ DISTILBERT = Family(
     },
     prefix="distilbert.",
     heads={
-        "mlm": {
-            **module("dense", "vocab_transform"),
-            **module("norm", "vocab_layer_norm"),
-            "bias": "vocab_projector.bias",
-        },
+        "mlm": masked_lm("vocab_transform", "vocab_layer_norm", "vocab_projector.bias"),
         "classify": _CLASSIFIER,
         "choose": _CLASSIFIER,
         **TOKEN_HEADS,

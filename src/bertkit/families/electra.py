@@ -9,7 +9,9 @@ from bertkit.families.family import (
     architectures,
     bert_layers,
     embeddings,
+    masked_lm,
     module,
+    pooled,
 )
 from bertkit.families.keys import ENCODER
 
@@ -49,23 +51,17 @@ ELECTRA = Family(
     },
     prefix="electra.",
     heads={
-        "mlm": {
-            **module("dense", "generator_predictions.dense"),
-            **module("norm", "generator_predictions.LayerNorm"),
-            "bias": "generator_lm_head.bias",
-        },
+        "mlm": masked_lm(
+            "generator_predictions.dense",
+            "generator_predictions.LayerNorm",
+            "generator_lm_head.bias",
+        ),
         "rtd": {
             **module("dense", "discriminator_predictions.dense"),
             **module("out", "discriminator_predictions.dense_prediction"),
         },
-        "classify": {
-            **module("pooler.transform.dense", "classifier.dense"),
-            **module("out", "classifier.out_proj"),
-        },
-        "choose": {
-            **module("pooler.transform.dense", "sequence_summary.summary"),
-            **module("out", "classifier"),
-        },
+        "classify": pooled("classifier.dense", "classifier.out_proj"),
+        "choose": pooled("sequence_summary.summary", "classifier"),
         **TOKEN_HEADS,
     },
     derived={"generator_lm_head.weight": "electra.embeddings.word_embeddings.weight"},

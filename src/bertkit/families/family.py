@@ -451,6 +451,27 @@ def module(name: str, *hf_names: str) -> dict[str, str | tuple[str, ...]]:
     return table
 
 
+def masked_lm(dense: str, norm: str, bias: str) -> dict[str, str | tuple[str, ...]]:
+    """Return the names of the weights of a masked-LM head.
+
+    Args:
+        dense: Name of the linear layer in the file.
+        norm: Name of the norm in the file.
+        bias: Name of the bias of the output in the file.
+    """
+    return {**module("dense", dense), **module("norm", norm), "bias": bias}
+
+
+def pooled(dense: str, out: str) -> dict[str, str | tuple[str, ...]]:
+    """Return the names of the weights of a classifier on a pooled state.
+
+    Args:
+        dense: Name of the linear layer of the pooler in the file.
+        out: Name of the output layer in the file.
+    """
+    return {**module("pooler.transform.dense", dense), **module("out", out)}
+
+
 def embeddings(
     prefix: str, *, positions: bool = True, types: bool = True
 ) -> dict[str, str | tuple[str, ...]]:
@@ -498,20 +519,10 @@ def roberta_heads(prefix: str) -> dict[str, Names]:
         prefix: Prefix of the names of the encoder's weights.
     """
     return {
-        "mlm": {
-            **module("dense", "lm_head.dense"),
-            **module("norm", "lm_head.layer_norm"),
-            "bias": "lm_head.bias",
-        },
+        "mlm": masked_lm("lm_head.dense", "lm_head.layer_norm", "lm_head.bias"),
         "pooler": module("transform.dense", f"{prefix}pooler.dense"),
-        "classify": {
-            **module("pooler.transform.dense", "classifier.dense"),
-            **module("out", "classifier.out_proj"),
-        },
-        "choose": {
-            **module("pooler.transform.dense", f"{prefix}pooler.dense"),
-            **module("out", "classifier"),
-        },
+        "classify": pooled("classifier.dense", "classifier.out_proj"),
+        "choose": pooled(f"{prefix}pooler.dense", "classifier"),
         **TOKEN_HEADS,
     }
 

@@ -19,7 +19,9 @@ from bertkit.families.family import (
     Special,
     architectures,
     embeddings,
+    masked_lm,
     module,
+    pooled,
 )
 from bertkit.models.config import RotaryPositions, TransformerConfig
 
@@ -135,15 +137,8 @@ GTE = Family(
     },
     prefix="gte.",
     heads={
-        "mlm": {
-            **module("dense", "lm_head.dense"),
-            **module("norm", "lm_head.layer_norm"),
-            "bias": "lm_head.decoder.bias",
-        },
-        "classify": {
-            **module("pooler.transform.dense", "gte.pooler.dense"),
-            **module("out", "classifier"),
-        },
+        "mlm": masked_lm("lm_head.dense", "lm_head.layer_norm", "lm_head.decoder.bias"),
+        "classify": pooled("gte.pooler.dense", "classifier"),
         "tag": module("out", "classifier"),
         "crf": {**module("out", "classifier"), **CRF},
     },

@@ -16,7 +16,9 @@ from bertkit.families.family import (
     Special,
     architectures,
     embeddings,
+    masked_lm,
     module,
+    pooled,
 )
 from bertkit.families.rotary import rotary_base
 from bertkit.models.config import RotaryPositions, TransformerConfig
@@ -109,10 +111,7 @@ _KEYS = (
     "head_dim",
 )
 _LAYER = "nomic_bert.encoder.layers.{}."
-_CLASSIFIER = {
-    **module("pooler.transform.dense", "nomic_bert.pooler.dense"),
-    **module("out", "classifier"),
-}
+_CLASSIFIER = pooled("nomic_bert.pooler.dense", "classifier")
 
 NOMIC_BERT = Family(
     name="nomic_bert",
@@ -143,11 +142,11 @@ NOMIC_BERT = Family(
     },
     prefix="nomic_bert.",
     heads={
-        "mlm": {
-            **module("dense", "cls.predictions.transform.dense"),
-            **module("norm", "cls.predictions.transform.layer_norm"),
-            "bias": "cls.predictions.bias",
-        },
+        "mlm": masked_lm(
+            "cls.predictions.transform.dense",
+            "cls.predictions.transform.layer_norm",
+            "cls.predictions.bias",
+        ),
         "classify": _CLASSIFIER,
         "tag": module("out", "classifier"),
         "crf": {**module("out", "classifier"), **CRF},

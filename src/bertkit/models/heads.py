@@ -171,10 +171,6 @@ class Classifier(nn.Module):
         self.dropout = Dropout(last)
         self.out = nn.Linear(config.hidden, labels)
 
-    @property
-    def labels(self) -> int:
-        return self.out.out_features
-
     def forward(self, states: Tensor, batch: Batch) -> Tensor:
         out: Tensor = self.out(self.dropout(self.pooler(states, batch)))
         return out
@@ -193,10 +189,6 @@ class CausalClassifier(nn.Module):
         super().__init__()
         self.dropout = Dropout(config.rate("head.dropout"))
         self.out = nn.Linear(config.hidden, labels, bias=False)
-
-    @property
-    def labels(self) -> int:
-        return self.out.out_features
 
     def forward(self, states: Tensor, batch: Batch) -> Tensor:
         out: Tensor = self.out(self.dropout(last(states, batch)))
@@ -218,10 +210,6 @@ class VectorClassifier(Pool):
             dense = Dense(hidden, width, dense.activation, bias=bias)
         super().__init__(replace(pooling, dense=dense))
         self.out = nn.Linear(pooling.width(hidden), labels)
-
-    @property
-    def labels(self) -> int:
-        return self.out.out_features
 
     def vectors(self, states: Tensor, batch: Batch) -> Tensor:
         """Compute the sentence embeddings.

@@ -132,14 +132,13 @@ def inference_device(
     return chosen
 
 
-def load_on(model: str | Path | Loaded, device: str, revision: str | None = None) -> Loaded:
+def load_on(model: str | Path | Loaded, device: str) -> Loaded:
     """Load a model and move it to a device.
 
     Args:
         model: Model directory, name of a model on the Hugging Face Hub, or a loaded model. A loaded
             model is copied if it is on another device.
         device: Name of a PyTorch device, or "auto".
-        revision: Branch, tag, or commit of a model on the Hub.
 
     Returns:
         The loaded model.
@@ -149,7 +148,7 @@ def load_on(model: str | Path | Loaded, device: str, revision: str | None = None
         CheckpointError: If the model cannot be loaded.
     """
     chosen = torch.device(inference_device(device, model=model))
-    loaded = model if isinstance(model, Loaded) else load(model, revision=revision)
+    loaded = model if isinstance(model, Loaded) else load(model)
     if next(loaded.model.parameters()).device == chosen:
         return loaded
     network = copy.deepcopy(loaded.model) if loaded is model else loaded.model

@@ -32,7 +32,7 @@ class Rerank(ModelPipeline):
         name = "choose" if "choose" in loaded.model.heads else "classify"
         self.head = self._get_head(name, "train one with `bertkit finetune respond`")
         if name == "classify":
-            _check_reranker(loaded, self.head.labels)
+            _check_reranker(loaded, self.head.out.out_features)
 
     @check_keywords
     def __call__(self, query: str, texts: str | Sequence[str]) -> NDArray[np.float32]:
@@ -74,7 +74,7 @@ class Rerank(ModelPipeline):
             returns: (S,).
         """
         outputs = self._compute(works, self.head)
-        return outputs[:, 0] if self.head.labels == 1 else outputs[:, 1] - outputs[:, 0]
+        return outputs[:, 0] if outputs.shape[1] == 1 else outputs[:, 1] - outputs[:, 0]
 
 
 def _check_reranker(loaded: Loaded, labels: int) -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from bertkit.extensions.generation.families.marian import MARIAN, NEUTRAL, layers, settings
-from bertkit.families.family import module
+from bertkit.families.family import module, pooled
 
 _STACK: dict[str, Any] = {"token_types": 0, "norm.eps": 1e-5}
 _DEFAULTS: dict[str, Any] = {"max_positions": 1024, "pad_id": 1, "attention_dropout": 0.0}
@@ -44,10 +44,7 @@ BART = replace(
     sinusoids=(),
     heads={
         **MARIAN.heads,
-        "classify": {
-            **module("pooler.transform.dense", "classification_head.dense"),
-            **module("out", "classification_head.out_proj"),
-        },
+        "classify": pooled("classification_head.dense", "classification_head.out_proj"),
         "answer": module("out", "qa_outputs"),
     },
     architectures={
