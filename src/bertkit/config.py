@@ -352,7 +352,7 @@ def _message(kind: type[Settings], data: Any, error: str, location: str) -> str:
     path = ".".join(filter(None, [location, inner]))
     unknown = re.match(r"Object contains unknown field `(.*)`", text)
     if unknown:
-        group, key = _group_at(kind, data, inner), unknown.group(1)
+        group, key = _chosen(*_options(kind, data, inner)), unknown.group(1)
         known = [f.encode_name for f in msgspec.structs.fields(group)] if group else []
         return f"{'.'.join(filter(None, [path, key]))}: no such setting; {suggestion(key, known)}"
     missing = re.match(r"Object missing required field `(.*)`", text)
@@ -363,34 +363,34 @@ def _message(kind: type[Settings], data: Any, error: str, location: str) -> str:
         return f"{path}: {text[0].lower()}{text[1:]}; {did_you_mean(enum[1], words)}"
     value = re.match(r"Invalid value '(.*)'", text)
     if value and inner.endswith("kind"):
-        tags = [kind_of(option) for option in _options(kind, data, inner.rpartition(".")[0])]
-        return f"{path}: no variant {value[1]!r}; {did_you_mean(value[1], filter(None, tags))}"
+        options, _ = _options(kind, data, inner.rpartition(".")[0])
+        tags = filter(None, map(kind_of, options))
+        return f"{path}: no variant {value[1]!r}; {did_you_mean(value[1], tags)}"
     group_of = re.match("Expected `object`, got `(?:int|float|str|bool|null)`", text)
-    if group_of and (options := _options(kind, data, inner)):
-        return f"{path}: expected a group of settings; use {_example(options, data, inner)}"
+    options, given = _options(kind, data, inner)
+    if group_of and options:
+        example = _example(options, given, inner.rpartition(".")[2])
+        return f"{path}: expected a group of settings; use {example}"
     return f"{path or 'config'}: {text[0].lower()}{text[1:]}"
 
 
-def _example(options: Sequence[type[Settings]], data: Any, path: str) -> str:
+def _example(options: Sequence[type[Settings]], value: Any, name: str) -> str:
     """Return code that sets a group, with the user's value if a setting of the group accepts it."""
-    keys = path.split(".")
-    for key in keys:
-        data = data.get(key) if isinstance(data, Mapping) else None
     tags = [tag for tag in map(kind_of, options) if tag is not None]
-    example = f'"kind": "{data if data in tags else tags[0]}"' if tags else None
-    for name in [] if tags else [f.encode_name for f in msgspec.structs.fields(options[0])]:
-        example = example or f'"{name}": ...'
+    example = f'"kind": "{value if value in tags else tags[0]}"' if tags else None
+    for setting in [] if tags else [f.encode_name for f in msgspec.structs.fields(options[0])]:
+        example = example or f'"{setting}": ...'
         with contextlib.suppress(msgspec.ValidationError):
-            msgspec.convert({name: data}, options[0])
-            example = f'"{name}": {json.dumps(data)}'
+            msgspec.convert({setting: value}, options[0])
+            example = f'"{setting}": {json.dumps(value)}'
             break
-    return f"{keys[-1]}={{{example}}}"
+    return f"{name}={{{example}}}"
 
 
 def _choices(kind: type[Settings], data: Any, path: str) -> list[str]:
     """Return the strings that a setting accepts."""
     parent, _, name = path.rpartition(".")
-    group = _group_at(kind, data, parent)
+    group = _chosen(*_options(kind, data, parent))
     hint = get_type_hints(group).get(name) if group else None
     literals = [option for option in (hint, *get_args(hint)) if get_origin(option) is Literal]
     return [word for option in literals for word in get_args(option) if isinstance(word, str)]
@@ -402,8 +402,11 @@ def kind_of(variant: type[Settings]) -> str | None:
     return None if tag is None else str(tag)
 
 
-def _options(kind: type[Settings], data: Any, path: str) -> list[type[Settings]]:
-    """Return the class of the group at a key path, or several classes if the group has variants."""
+def _options(kind: type[Settings], data: Any, path: str) -> tuple[list[type[Settings]], Any]:
+    """Return the class of the group at a key path, and the data at the path.
+
+    If the group has variants, return the class of each variant.
+    """
     options: list[type[Settings]] = [kind]
     for key in filter(None, path.split(".")):
         group = _chosen(options, data)
@@ -411,15 +414,7 @@ def _options(kind: type[Settings], data: Any, path: str) -> list[type[Settings]]
         kinds = (hint, *get_args(hint))
         options = [o for o in kinds if isinstance(o, type) and issubclass(o, Settings)]
         data = data.get(key) if isinstance(data, Mapping) else None
-    return options
-
-
-def _group_at(kind: type[Settings], data: Any, path: str) -> type[Settings] | None:
-    """Return the class of the group at a key path, or None if the data does not determine it."""
-    options = _options(kind, data, path)
-    for key in filter(None, path.split(".")):
-        data = data.get(key) if isinstance(data, Mapping) else None
-    return _chosen(options, data)
+    return options, data
 
 
 def _chosen(options: Sequence[type[Settings]], data: Any) -> type[Settings] | None:

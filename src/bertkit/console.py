@@ -44,16 +44,13 @@ def write_line(text: str) -> None:
     print(f"{text}\n", end="", file=sys.stderr)
 
 
-def lines(*, blank: bool = False) -> Iterator[str]:
+def lines() -> Iterator[str]:
     """Yield the lines of stdin that contain text, then print how many lines were skipped.
-
-    Args:
-        blank: Whether to also yield lines without text.
 
     Raises:
         DataError: If stdin contains no lines to yield, or a line is not UTF-8.
     """
-    return (line for _, line in numbered_lines(blank=blank))
+    return (line for _, line in numbered_lines())
 
 
 def numbered_lines(*, blank: bool = False) -> Iterator[tuple[int, str]]:

@@ -61,15 +61,14 @@ def writing(path: Path) -> Iterator[Path]:
     """
     partial = path.with_name(f".{path.name}.partial-{os.getpid()}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        # A killed process that had the same process id may have left this file.
-        partial.unlink(missing_ok=True)
-        yield partial
-        _sync(partial)
-        partial.replace(path)
-        _sync(path.parent)
-    except OSError as error:
-        raise StorageError(_reason(path, error)) from None
+        with name_file_in_errors(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            # A killed process that had the same process id may have left this file.
+            partial.unlink(missing_ok=True)
+            yield partial
+            _sync(partial)
+            partial.replace(path)
+            _sync(path.parent)
     finally:
         # An error here must not replace an error that is already being raised.
         with contextlib.suppress(OSError):

@@ -16,13 +16,14 @@ import pytest
 import torch
 
 from bertkit.errors import ConfigError
+from bertkit.extensions.classic.charts import scatter
 from bertkit.extensions.generation.decode_view import Beam, DecoderSteps
 from bertkit.extensions.generation.pages import StepsPage
 from bertkit.pipelines import Candidate
 from bertkit.recipes.error_report import MistakeRow, PairCell
 from bertkit.tasks.task import ErrorRecord
 from bertkit.view.arrays import coded
-from bertkit.view.chart import scatter, score_bars
+from bertkit.view.chart import score_bars
 from bertkit.view.explain import explain
 from bertkit.view.figures import (
     Beside,

@@ -7,7 +7,7 @@ import hashlib
 import inspect
 import re
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any, get_args
@@ -19,7 +19,6 @@ from markupsafe import Markup
 from bertkit.errors import ConfigError
 from bertkit.storage import check_unused, write_text
 from bertkit.view import figures
-from bertkit.view.figures import Form
 from bertkit.view.page_data import Explanation, Source
 
 FILES = Path(__file__).parent / "pages"
@@ -102,28 +101,13 @@ def write_report(path: Path, template: str | Path, **values: Any) -> None:
     write_text(path, render(template, **values))
 
 
-def page(
-    explanation: Explanation,
-    form: Form | None = None,
-    links: Mapping[str, str] | None = None,
-    here: str = "",
-) -> str:
-    """Return the page of `bertkit view explain`, including its styles, script, and data.
-
-    Args:
-        explanation: The data.
-        form: Form to request another page, if a server shows the page.
-        links: Path and name of each page of the server.
-        here: Path of this page.
-    """
+def page(explanation: Explanation) -> str:
+    """Return the page of `bertkit view explain`, including its styles, script, and data."""
     return render(
         "explain.html",
         script="main.js",
-        forms=form is not None,
         causal=explanation.causal,
-        form=form,
-        links=links or {},
-        here=here,
+        form=None,
         **document_values(explanation.text, explanation),
     )
 
