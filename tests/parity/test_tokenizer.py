@@ -329,7 +329,7 @@ def test_starts_word_matches_word_ids(bertkit_tokenizer: Tokenizer, english: lis
 
 def gpt2_folder(folder: Path, english: list[str]) -> Path:
     trained = json.loads(train(english[:50], kind="bpe", size=600).core.to_str())["model"]
-    tokens = [token for token in trained["vocab"] if token not in SPECIALS["bpe"]]
+    tokens = [token for token in trained["vocab"] if token not in SPECIALS["bpe"].values()]
     vocab = {token: i for i, token in enumerate([*tokens, "<|endoftext|>"])}
     merges = [tuple(pair) for pair in trained["merges"]]
     transformers.GPT2Tokenizer(vocab=vocab, merges=merges).save_pretrained(folder)

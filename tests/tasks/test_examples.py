@@ -10,7 +10,7 @@ from bertkit.data.row_errors import BadRows
 from bertkit.errors import DataError
 from bertkit.tasks import similarity
 from bertkit.tasks.classify import Classify
-from bertkit.tasks.examples import check_examples, read_examples, take, take_examples
+from bertkit.tasks.examples import check_examples, read_examples, take
 from bertkit.tasks.labeled_text import LabelExample
 
 
@@ -32,15 +32,15 @@ def test_read_examples_logs_inferred_columns(
 def test_equal_rows_have_equal_hash(tmp_path: Path) -> None:
     file = tsv(tmp_path / "a.tsv", "one\tyes")
     moved = tsv(tmp_path / "b.tsv", "one\tyes")
-    train, dev = take_examples(Classify, file, moved, None)
+    train, dev = take(Classify, file, None, "train"), take(Classify, moved, None, "dev")
     assert train.sha256 == dev.sha256
     assert train.file != dev.file
     rows, other = [LabelExample("one", None, "yes")], [LabelExample("one", None, "no")]
-    train, dev = take_examples(Classify, rows, other, None)
+    train, dev = take(Classify, rows, None, "train"), take(Classify, other, None, "dev")
     assert train.sha256 != dev.sha256
-    assert take_examples(Classify, train, dev, None) == (train, dev)
+    assert take(Classify, train, None, "train") is train
     with pytest.raises(DataError, match="dev: no rows"):
-        take_examples(Classify, rows, [], None)
+        take(Classify, [], None, "dev")
 
 
 def test_read_examples_reports_all_bad_rows(

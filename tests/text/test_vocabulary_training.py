@@ -23,7 +23,7 @@ BERT = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
 @pytest.mark.parametrize("kind", KINDS)
 def test_special_tokens_precede_vocabulary_of_requested_size(kind: Any, english: list[str]) -> None:
     tokenizer = train(english[:30], kind=kind, size=800)
-    assert tuple(tokenizer.pieces(range(5))) == SPECIALS[kind]
+    assert tokenizer.pieces(range(5)) == [*SPECIALS[kind].values()]
     assert tokenizer.special_ids == set(range(5))
     assert tokenizer.vocab_size == 800
     assert tokenizer.max_length == 512

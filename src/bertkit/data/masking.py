@@ -153,13 +153,10 @@ class Masker:
             # Spans that are adjacent are treated as one span, as in the code of SpanBERT.
             action = action[np.cumsum(np.diff(positions, prepend=positions[0]) > 1)]
         masked[positions[action < self.settings.mask]] = self.mask
-        random = positions[(action >= self.settings.mask) & (action < self._replaced)]
+        replaced = self.settings.mask + self.settings.random
+        random = positions[(action >= self.settings.mask) & (action < replaced)]
         masked[random] = rng.choice(self.ordinary, len(random))
         return masked, positions
-
-    @property
-    def _replaced(self) -> float:
-        return self.settings.mask + self.settings.random
 
     def _words(
         self, ids: NDArray[np.int64], candidates: NDArray[np.int64]

@@ -130,7 +130,7 @@ class Samples(Shuffled[Sample]):
             corpus,
             self.documents,
             self.capacity,
-            across=self._across,
+            across=sampling.cross_documents and sampling.pairs == "none",
             fill=sampling.pairs != "none",
             mirror=sampling.pairs == "sop",
         )
@@ -145,10 +145,6 @@ class Samples(Shuffled[Sample]):
                 "documents, prepare it with --blank-lines documents), or set sampling.pairs to "
                 '"sop" or "none"'
             )
-
-    @property
-    def _across(self) -> bool:
-        return self.sampling.cross_documents and self.sampling.pairs == "none"
 
     def __len__(self) -> int:
         """Return the number of samples per epoch."""

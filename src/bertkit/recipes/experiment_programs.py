@@ -224,13 +224,12 @@ def open_program(
         ConfigError: If a setting is invalid.
         DataError: If a file is missing or has an invalid row.
     """
-    match recipe:
-        case "finetune":
-            return _finetuning(settings, seeds, examples)
-        case "distill":
-            return _distillation(settings, seeds, examples)
-        case _:
-            return _pretraining(settings, seeds, examples)
+    programs: dict[str, Callable[..., Program]] = {
+        "finetune": _finetuning,
+        "distill": _distillation,
+        "pretrain": _pretraining,
+    }
+    return programs[recipe](settings, seeds, examples)
 
 
 def _finetuning(

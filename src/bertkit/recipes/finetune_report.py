@@ -40,7 +40,6 @@ def finish(
     show_labels(report, "dev")
     settings = run.record["settings"]
     factor = rate_factor(settings["lora"]["rank"], head=task.head, batching=task.batching)
-    assert epochs.best is not None
     note = unlearned(task, epochs.best["scores"], data["dev"].examples, epochs.answers())
     check_answers(report, "dev", unlearned=note, settings=settings, steps=run.total, factor=factor)
     show_calibration(epochs.calibration(), "dev", "; fitted on dev, so slightly too low")

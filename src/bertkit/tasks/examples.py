@@ -100,36 +100,20 @@ def check_examples(task: Task[E, Any], examples: Sequence[E]) -> None:
     try:
         task.check(examples)
     except DataError as error:
-        errors = (fault for example in examples if (fault := _find_error(task, example)))
+        errors = (fault for example in examples if (fault := find_error(task, example)))
         with log_errors():
             raise_errors(list(islice(errors, MAX_ROW_ERRORS)))
         # Each example is valid by itself, but the examples are not valid together.
         raise error
 
 
-def _find_error(task: Task[E, Any], example: E) -> DataError | None:
+def find_error(task: Task[E, Any], example: E) -> DataError | None:
+    """Return the error of an example that cannot be used for training or scoring, or None."""
     try:
         task.check([example])
     except DataError as error:
         return error
     return None
-
-
-def take_examples(
-    task: type[Task[Any, Any]], train: RowsLike, dev: RowsLike, reading: Reading | None
-) -> tuple[Examples, Examples]:
-    """Return the examples of train and dev.
-
-    Args:
-        task: Class of the task.
-        train: Rows or examples of train.
-        dev: Rows or examples of dev.
-        reading: Columns and format that the user set.
-
-    Raises:
-        DataError: If a row is invalid, or there are no rows.
-    """
-    return take(task, train, reading, "train"), take(task, dev, reading, "dev")
 
 
 def take(

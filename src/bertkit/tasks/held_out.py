@@ -16,7 +16,7 @@ from bertkit.console import quietly, say
 from bertkit.data.labels import label_sort_key
 from bertkit.data.shuffling import Permutation, Purpose, generator
 from bertkit.errors import ConfigError, DataError
-from bertkit.tasks.examples import Examples, RowsLike, take
+from bertkit.tasks.examples import Examples, RowsLike, find_error, take
 from bertkit.tasks.task import E, Reading, Task
 
 
@@ -134,7 +134,9 @@ def hold_out(
         raise DataError(f"{name}: the fraction leaves no rows for train; reduce it")
     with quietly():  # Warnings about labels follow when the task is created for all rows of train.
         task = kind.from_examples(rest, options)
-    unknown = {index for index in held if not _can_be_scored(task, rows[index])}
+    # A row that cannot be scored is moved to the training rows, for example because its label does
+    # not occur in train. If the row is invalid, it raises an error there.
+    unknown = {index for index in held if find_error(task, rows[index]) is not None}
     return (
         [row for index, row in enumerate(rows) if index not in held_set or index in unknown],
         [rows[index] for index in held if index not in unknown],
@@ -169,15 +171,3 @@ def _number(rows: RowsLike | float | None) -> float | None:
 def _stratum(row: Any) -> tuple[float, str]:
     label = getattr(row, "label", None)
     return label_sort_key("" if label is None else str(label))
-
-
-def _can_be_scored(task: Task[Any, Any], row: Any) -> bool:
-    """Return whether the task can score a row, for example because the label occurs in train.
-
-    Any other row is moved to the training rows. If it is invalid, it raises an error there.
-    """
-    try:
-        task.check([row])
-    except DataError:
-        return False
-    return True

@@ -286,7 +286,9 @@ class Tokenizer:
         Args:
             name: The token, such as "[MASK]".
         """
-        return self._token_id(name)
+        if self._numbering is not None:
+            return self._numbering.ids[name]
+        return int(self.core.token_to_id(name))  # type: ignore[arg-type]
 
     def knows(self, role: str) -> bool:
         """Return whether the vocabulary has a special token for a role.
@@ -309,13 +311,7 @@ class Tokenizer:
             required(self._specials, role, self.source)
 
     def _id(self, role: str) -> int:
-        token = required(self._specials, role, self.source)
-        return self._token_id(token)
-
-    def _token_id(self, token: str) -> int:
-        if self._numbering is not None:
-            return self._numbering.ids[token]
-        return int(self.core.token_to_id(token))  # type: ignore[arg-type]
+        return self.token(required(self._specials, role, self.source))
 
     def _token(self, id_: int) -> str | None:
         if self._numbering is not None:
@@ -325,7 +321,7 @@ class Tokenizer:
     @cached_property
     def special_ids(self) -> frozenset[int]:
         """Ids of all special tokens: tokens with a role, and other tokens marked as special."""
-        return frozenset(map(self._token_id, self._special_tokens))
+        return frozenset(map(self.token, self._special_tokens))
 
     @cached_property
     def _special_tokens(self) -> set[str]:

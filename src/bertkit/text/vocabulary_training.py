@@ -37,14 +37,14 @@ Kind = Literal["wordpiece", "bpe", "unigram", "words"]
 
 Use = Literal["encode", "write", "translate", "spans"]
 
-SPECIALS: dict[str, tuple[str, ...]] = {
-    "wordpiece": ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"),
-    "bpe": ("<s>", "<pad>", "</s>", "<unk>", "<mask>"),
-    "unigram": ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"),
-    "words": ("<S>", "</S>", "<UNK>"),
+SPECIALS: dict[str, dict[str, str]] = {
+    "wordpiece": {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"},
+    "bpe": {"cls": "<s>", "pad": "<pad>", "sep": "</s>", "unk": "<unk>", "mask": "<mask>"},
+    "unigram": {"pad": "<pad>", "unk": "<unk>", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"},
+    "words": {"bos": "<S>", "eos": "</S>", "unk": "<UNK>"},
 }
-"""Type of a vocabulary -> its special tokens in the order of ids, as in BERT, RoBERTa, ALBERT, and
-ELMo.
+"""Type of a vocabulary -> role and text of its special tokens, in the order of ids, as in BERT,
+RoBERTa, ALBERT, and ELMo.
 """
 
 END_OF_TEXT = "<|endoftext|>"
@@ -54,13 +54,6 @@ SPANS = {"pad": "<pad>", "eos": "</s>", "unk": "<unk>"}
 """Special tokens of T5, in addition to 100 sentinel tokens, which have the last ids."""
 
 SENTINELS = tuple(f"<extra_id_{number}>" for number in reversed(range(100)))
-
-ROLES = {
-    "wordpiece": ("pad", "unk", "cls", "sep", "mask"),
-    "bpe": ("cls", "pad", "sep", "unk", "mask"),
-    "unigram": ("pad", "unk", "cls", "sep", "mask"),
-    "words": ("bos", "eos", "unk"),
-}
 
 MAX_WORDS = 500_000
 """Maximum number of distinct words. This limit and `MAX_CHARACTERS` bound the memory use."""
@@ -80,6 +73,9 @@ MAX_WORD_CHARACTERS = 256
 """Maximum number of characters of a word. Longer words (hashes, base64) are skipped. WordPiece maps
 all words of more than 100 characters to the unknown token.
 """
+
+LINE_WORDS = 4096
+"""Maximum number of words in a line of the input of the trainer."""
 
 MAX_TRAINED_WORDS = 100_000_000
 """Maximum number of words in the input of the trainer."""
@@ -138,7 +134,7 @@ def train(
         raise ConfigError("use = 'translate' is not supported here; use `train_vocabulary`")
     if use in ("write", "spans") and kind != "bpe":
         raise ConfigError(f"use = {use!r} is not supported by kind = {kind!r}; use bpe")
-    specials = dict(zip(ROLES[kind], SPECIALS[kind], strict=True))
+    specials = SPECIALS[kind]
     if use == "write":
         specials = {"eos": END_OF_TEXT}
     elif use == "spans":
@@ -318,7 +314,7 @@ def _train_wordpiece(
     core: tokenizers.Tokenizer, counts: Counter[str], size: int, min_frequency: int, coverage: float
 ) -> None:
     counts = _apply_coverage(counts, coverage)
-    specials = list(SPECIALS["wordpiece"])
+    specials = list(SPECIALS["wordpiece"].values())
     begin = sorted({c for word in counts for c in word})
     inside = sorted({"##" + c for word in counts for c in word[1:]})
     _check_size(size, len(specials) + len(begin) + len(inside), "this text")
@@ -368,7 +364,7 @@ def _train_unigram(
     core: tokenizers.Tokenizer, counts: Counter[str], size: int, coverage: float
 ) -> None:
     counts = _apply_coverage(counts, coverage)
-    specials = list(SPECIALS["unigram"])
+    specials = list(SPECIALS["unigram"].values())
     alphabet = sorted({c for word in counts for c in word})
     _check_size(size, len(specials) + len(alphabet), "this text")
     trainer = trainers.UnigramTrainer(
@@ -390,12 +386,12 @@ def _select_words(
     core: tokenizers.Tokenizer, counts: Counter[str], size: int, min_frequency: int
 ) -> None:
     """Build a vocabulary of the most frequent words, with equal counts in alphabetical order."""
-    specials = SPECIALS["words"]
+    specials = list(SPECIALS["words"].values())
     frequent = [word for word, count in counts.items() if count >= min_frequency]
     words = sorted(set(frequent) - {*specials}, key=lambda word: (-counts[word], word))
     tokens = [*specials, *words[: size - len(specials)]]
     vocab = {word: index for index, word in enumerate(tokens)}
-    core.model = models.WordLevel(vocab, unk_token=specials[2])
+    core.model = models.WordLevel(vocab, unk_token=SPECIALS["words"]["unk"])
     core.add_special_tokens([_special_token(token) for token in specials])
 
 
@@ -461,18 +457,18 @@ def _run(
     return learned
 
 
-def _repeat(counts: Counter[str], max_words: int = 4096) -> Iterator[str]:
-    """Yield each word as often as it was counted, in lines of up to `max_words` words."""
+def _repeat(counts: Counter[str]) -> Iterator[str]:
+    """Yield each word as often as it was counted, in lines of up to `LINE_WORDS` words."""
     divisor = -(-counts.total() // MAX_TRAINED_WORDS)
     line: list[str] = []
     pending = 0
     for word, count in counts.items():
         left = round(count / divisor)
         while left:
-            n = min(left, max_words - pending)
+            n = min(left, LINE_WORDS - pending)
             line.append((word + " ") * n)
             left, pending = left - n, pending + n
-            if pending == max_words:
+            if pending == LINE_WORDS:
                 yield "".join(line)
                 line, pending = [], 0
     yield "".join(line)

@@ -88,10 +88,16 @@ class Epochs:
         # unless `_is_overwritten` returns True.
         written = (r for r in reversed(self.records) if "sha256" in r)
         best = next(written, None) or max(self.records, key=self._score, default=None)
-        self.best: Record | None = best
+        self._best: Record | None = best
         self._answered: tuple[Task[Any, Any], Sequence[Any]] | None = None
-        self._resumed = self.best is not None
+        self._resumed = self._best is not None
         self._set_message()
+
+    @property
+    def best(self) -> Record:
+        """Record of the best epoch so far. It exists if an epoch has been scored."""
+        assert self._best is not None
+        return self._best
 
     def score(self, step: int, number: int) -> dict[str, float]:
         """Score an epoch on dev, and save the model if the epoch is the best so far.
@@ -121,12 +127,12 @@ class Epochs:
             listed = ", ".join(scores)
             raise ConfigError(f"metric: dev has no score {self.metric!r}; use one of {listed}")
         lost = self._is_overwritten()
-        if lost and self.best is not None and self._score(record) <= self._score(self.best):
+        if lost and self._score(record) <= self._score(self.best):
             say(f"the best epoch was overwritten before the run stopped; epoch {number} is kept")
-        if self.best is None or lost or self._is_better(record, model):
+        if self._best is None or lost or self._is_better(record, model):
             self._save(task, model)
             record["sha256"] = _hashes(self.run.out)
-            self.best, self._answered = record, (task, answers)
+            self._best, self._answered = record, (task, answers)
             self._set_message()
         self.run.journal.write(record)
         return scores
@@ -136,7 +142,6 @@ class Epochs:
 
         If the scores are equal, the epoch with the lower loss on dev is better.
         """
-        assert self.best is not None
         if self._score(record) != self._score(self.best) or self._score(record) == -math.inf:
             return self._score(record) > self._score(self.best)
         if "dev_loss" not in self.best:
@@ -171,14 +176,12 @@ class Epochs:
         """
         if not self._resumed:
             return False
-        assert self.best is not None
         self._resumed = False
         weights = {n: h for n, h in self.best.get("sha256", {}).items() if n.endswith(WEIGHTS)}
         return _changed(self.run.out, weights) is not None
 
     def check_best(self) -> None:
         """Raise TrainingError if no epoch has a finite value of the score for the best epoch."""
-        assert self.best is not None
         if self._score(self.best) == -math.inf:
             raise TrainingError(
                 f"dev: {self._score_name(self.best['scores'])} is not finite in any epoch; reduce "
@@ -187,7 +190,6 @@ class Epochs:
 
     def should_stop(self, patience: int | None) -> bool:
         """Return whether to stop because of `patience`, and print a message if so."""
-        assert self.best is not None
         waited = self.records[-1]["epoch"] - self.best["epoch"]
         if patience is None or waited < patience:
             return False
@@ -196,7 +198,6 @@ class Epochs:
 
     def report_best(self) -> None:
         """Print which epoch is saved, unless it is the last epoch."""
-        assert self.best is not None
         if self.best["epoch"] < self.records[-1]["epoch"]:
             say(f"{self.run.best} by {self._score_name(self.best['scores'])}")
 
@@ -210,7 +211,6 @@ class Epochs:
 
     def _best_predictions(self) -> tuple[Task[Any, Any], Sequence[Any]]:
         """Return the calibrated task of the best epoch, and its predictions on dev."""
-        assert self.best is not None
         if self._answered is None:  # The best epoch ended before the run was resumed.
             task, out = self.task, self.run.out
             check_published(out, self.best.get("sha256", {}))
@@ -235,7 +235,6 @@ class Epochs:
         Args:
             report: Scores of each label on dev.
         """
-        assert self.best is not None
         scores = {**self.best["scores"], "epoch": self.best["epoch"]}
         record = {
             **self.run.record,
@@ -289,7 +288,7 @@ class Epochs:
 
     def _set_message(self) -> None:
         """Set the message about the saved model, which is added to error messages of the run."""
-        if self.best is not None:
+        if self._best is not None:
             self.run.best = f"{self.run.out} contains epoch {self.best['epoch']}, the best"
 
 

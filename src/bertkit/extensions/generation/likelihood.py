@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -24,11 +24,12 @@ from bertkit.data.labels import label_sort_key
 from bertkit.data.multiple_choice import ChoiceQuestion, read_choices
 from bertkit.errors import ConfigError, DataError
 from bertkit.extensions.generation.pipeline import Generate
+from bertkit.extensions.generation.prompts import evenly
 from bertkit.extensions.generation.score import score_each
 from bertkit.nn.precision import Inference
 from bertkit.pipelines import pipeline
 from bertkit.tasks.classify import Classify
-from bertkit.tasks.examples import RowsLike, take_examples
+from bertkit.tasks.examples import RowsLike, take
 from bertkit.tasks.labeled_text import LabelExample
 from bertkit.tasks.task import Reading
 
@@ -103,8 +104,9 @@ def evaluate_likelihood(
     if writer.reads:
         raise ConfigError("model: has an encoder; use a decoder-only model such as SmolLM2")
     if train is not None:
-        learned, scored = take_examples(Classify, train, examples, reading)
-        return _acceptability(writer, learned.examples, _evenly(scored.examples, rows))
+        learned = take(Classify, train, reading, "train").examples
+        scored = take(Classify, examples, reading, "dev").examples
+        return _acceptability(writer, learned, evenly(scored, rows))
     if reading not in (None, Reading()):
         raise ConfigError(
             "reading: questions with choices have fixed fields; remove the column options"
@@ -112,18 +114,8 @@ def evaluate_likelihood(
     if isinstance(examples, Path):
         questions, summary = read_choices(examples, True)
         say(summary)
-        return _choices(writer, _evenly(questions, rows))
-    return _choices(writer, _evenly([q for q in examples if isinstance(q, ChoiceQuestion)], rows))
-
-
-R = TypeVar("R")
-
-
-def _evenly(examples: Sequence[R], rows: int | None) -> Sequence[R]:
-    """Return `rows` evenly spaced examples, or all examples if there are no more than `rows`."""
-    if rows is None or rows >= len(examples):
-        return examples
-    return [examples[i] for i in np.linspace(0, len(examples) - 1, rows).astype(int)]
+        return _choices(writer, evenly(questions, rows))
+    return _choices(writer, evenly([q for q in examples if isinstance(q, ChoiceQuestion)], rows))
 
 
 # ---- Choices

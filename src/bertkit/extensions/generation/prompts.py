@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import mean, pstdev
+from typing import TypeVar
 
 import msgspec
 import numpy as np
@@ -20,7 +21,7 @@ from bertkit.nn.precision import Inference
 from bertkit.pipelines import pipeline
 from bertkit.storage import check_unused, write_text
 from bertkit.tasks.classify import Classify
-from bertkit.tasks.examples import RowsLike, take_examples
+from bertkit.tasks.examples import RowsLike, take
 from bertkit.tasks.labeled_text import LabelExample
 from bertkit.view.chart import curves, write_svg
 
@@ -100,14 +101,15 @@ def evaluate_prompts(
     writer = pipeline("generate", model, precision=precision, device=device)
     if writer.reads:
         raise ConfigError("model: has an encoder; use a decoder-only model such as SmolLM2")
-    learned, scored = take_examples(Classify, train, dev, None)
+    learned = take(Classify, train, None, "train")
+    scored = take(Classify, dev, None, "dev")
     labels = sorted({example.label for example in learned.examples})
     _check_labels(scored.examples, labels)
     words_by_label = _read_words(words, labels)
     # The space before a word is tokenized together with the word.
     space = before[len(before.rstrip(" ")) :]
     before = before.rstrip(" ")
-    queries = _evenly(scored.examples, rows)
+    queries = evenly(scored.examples, rows)
     gold = np.array([labels.index(query.label) for query in queries])
     majority = float(np.bincount(gold).max() / len(gold))
 
@@ -140,10 +142,13 @@ def _check_labels(examples: Sequence[LabelExample], labels: Sequence[str]) -> No
             raise DataError(f"{example.where}: no row of train has the label {example.label!r}")
 
 
-def _evenly(examples: Sequence[LabelExample], count: int | None) -> list[LabelExample]:
+R = TypeVar("R")
+
+
+def evenly(examples: Sequence[R], count: int | None) -> Sequence[R]:
     """Return `count` evenly spaced examples, or all examples if there are no more than `count`."""
     if count is None or count >= len(examples):
-        return list(examples)
+        return examples
     return [examples[i] for i in np.linspace(0, len(examples) - 1, count).astype(int)]
 
 
