@@ -119,6 +119,7 @@ CASES: list[dict[str, Any]] = [
     {"do_sample": True, "typical_p": 0.5},
     {"do_sample": True, "epsilon_cutoff": 0.1},
     {"do_sample": True, "eta_cutoff": 0.1},
+    {"do_sample": True, "top_h": 1.0},
     {"exponential_decay_length_penalty": [2, 1.5]},
     {"sequence_bias": [[[5], -5.0]]},
     {"guidance_scale": 1.5},
@@ -141,7 +142,7 @@ REJECTED = {
     "diversity_penalty", "renormalize_logits", "encoder_repetition_penalty", "sequence_bias",
     "encoder_no_repeat_ngram_size", "typical_p", "epsilon_cutoff", "eta_cutoff", "guidance_scale",
     "exponential_decay_length_penalty", "penalty_alpha", "watermarking_config", "stop_strings",
-    "token_healing", "max_time", "force_words_ids", "constraints", "dola_layers",
+    "token_healing", "max_time", "force_words_ids", "constraints", "dola_layers", "top_h",
 }  # fmt: skip
 
 
@@ -192,7 +193,7 @@ def test_every_field_of_transformers_is_listed() -> None:
     fields = {*transformers.GenerationConfig().to_dict()}
     assert fields == {*FIELDS}
     tested = {key for case in CASES for key in case}
-    assert {*DECODING, *SAMPLED} - {"top_h"} <= tested
+    assert {*DECODING, *SAMPLED} <= tested
 
 
 def test_cases_change_the_text(folder: Path) -> None:

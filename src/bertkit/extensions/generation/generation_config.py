@@ -104,7 +104,7 @@ SAMPLED: dict[str, tuple[Any, ...]] = {
     "typical_p": (1.0, None),
     "epsilon_cutoff": (0.0, None),
     "eta_cutoff": (0.0, None),
-    "top_h": (None, 1.0),
+    "top_h": (None,),
 }
 """Fields that have no effect unless do_sample is true, and their values that change nothing."""
 
