@@ -11,7 +11,7 @@ import pytest
 from bertkit.extensions.serving.errors import error_response
 from bertkit.extensions.serving.generated import PairsAsk, request_type
 from bertkit.extensions.serving.request_bodies import decode
-from bertkit.extensions.serving.schema import EmbedAsk, OpenAIAsk, PredictAsk
+from bertkit.extensions.serving.schema import EmbedAsk, OpenAIAsk, PredictAsk, RankAsk
 from bertkit.pipelines.task import item_type
 from bertkit.tasks.answer import Answer
 from bertkit.tasks.task import NoOptions
@@ -52,6 +52,17 @@ def test_decode_reports_only_first_unknown_field() -> None:
 )
 def test_decode_errors_have_short_messages(body: Any) -> None:
     assert decode_error(EmbedAsk, body).status == 422
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        (b'{"query": "a", "documents": ["b"], "top_n": 1e999}', None),
+        ({"query": "a", "documents": [{"text": 1}]}, "documents.0"),
+    ],
+)
+def test_decode_errors_name_only_known_parts_of_the_path(body: Any, field: str | None) -> None:
+    assert decode_error(RankAsk, body).field == field
 
 
 @pytest.mark.parametrize(

@@ -129,7 +129,8 @@ def convert_error(error: str, kind: type[msgspec.Struct]) -> RequestError:
         kind: Type of the request or form that was decoded.
     """
     text, _, path = error.partition(" - at `$")
-    path = re.sub(r"\[(\d+)\]", r".\1", path.rstrip("`"))
+    # msgspec writes [...] instead of the key of an object whose keys are not known in advance.
+    path = re.sub(r"\[(\d+)\]", r".\1", path.rstrip("`").replace("[...]", ""))
     if unknown := re.match(r"Object contains unknown field `(.*)`", text, re.DOTALL):
         name = unknown[1][:80]
         known = _all_fields(JsonObject) if path else kind.__struct_encode_fields__
