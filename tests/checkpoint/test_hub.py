@@ -66,8 +66,10 @@ def test_resolve_downloads_revisions_and_reports_errors(hub: str, tmp_path: Path
     }
     assert newest == expected
     assert old == exact == {**expected, "vocab.txt": "[PAD]\n!"}
-    assert revision == "org/tiny: revision 'none' not found on the hub"
-    assert missing == "org/none: neither a local directory nor a model on the hub"
+    assert revision == "org/tiny: revision 'none' not found on the hub; check the spelling"
+    assert (
+        missing == "org/none: neither a local directory nor a model on the hub; check the spelling"
+    )
     assert "the model is gated" in closed
     assert set(Hub.asked) == set(expected)
 
@@ -76,7 +78,7 @@ def test_pytorch_files_are_downloaded_only_without_safetensors(
     hub: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = {name: FILES[name] for name in ("config.json", "vocab.txt", "pytorch_model.bin")}
-    monkeypatch.setitem(Hub.pushed, "org/old", {**files, "training_args.bin": b"", "a.py": b""})
+    monkeypatch.setitem(Hub.pushed, "org/old", {**files, "optimizer.pt": b"", "a.py": b""})
     # A dense layer of sentence-transformers has its own file.
     dense = {**FILES, "2_Dense/pytorch_model.bin": b"a layer", "spm.model": b"pieces"}
     monkeypatch.setitem(Hub.pushed, "org/dense", dense)
@@ -138,9 +140,9 @@ def test_published_files_exclude_run_records(tmp_path: Path) -> None:
 
 
 def test_published_files_include_pytorch_files_only_without_safetensors(tmp_path: Path) -> None:
-    files = ("config.json", "pytorch_model.bin", "optimizer.bin")
+    files = ("config.json", "model.pt", "pytorch_model.bin", "optimizer.bin")
     for name in files:
         (tmp_path / name).touch()
-    assert published(tmp_path) == ["config.json", "pytorch_model.bin"]
+    assert published(tmp_path) == ["config.json", "model.pt", "pytorch_model.bin"]
     (tmp_path / "model.safetensors").touch()
     assert published(tmp_path) == ["config.json", "model.safetensors"]

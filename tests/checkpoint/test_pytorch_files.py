@@ -7,6 +7,7 @@ import os
 import pickle
 import random
 import shlex
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -23,6 +24,7 @@ from tests.factories import tiny_folder, tiny_tokenizer
 import bertkit
 from bertkit.checkpoint import pytorch_files
 from bertkit.checkpoint.pytorch_files import read_pytorch
+from bertkit.checkpoint.weights import read_tensors
 from bertkit.errors import CheckpointError
 
 WEIGHTS = OrderedDict(
@@ -147,7 +149,7 @@ def test_missing_file_is_rejected(tmp_path: Path) -> None:
     "count", [60, pytest.param(1000, marks=pytest.mark.slow)], ids=["few", "many"]
 )
 def test_damaged_files_load_or_are_rejected(is_zip: bool, count: int, tmp_path: Path) -> None:
-    path = tmp_path / "pytorch_model.bin"
+    path = tmp_path / "model.pt"
     torch.save(WEIGHTS, path, _use_new_zipfile_serialization=is_zip)
     content, chance = path.read_bytes(), random.Random(count)
     messages = []
@@ -159,7 +161,7 @@ def test_damaged_files_load_or_are_rejected(is_zip: bool, count: int, tmp_path: 
             del damaged[chance.randrange(len(damaged)) :]
         path.write_bytes(damaged)
         try:
-            found = read_pytorch(path)
+            found = read_tensors(tmp_path)
         except CheckpointError as error:
             messages.append(str(error))
         else:
@@ -168,12 +170,12 @@ def test_damaged_files_load_or_are_rejected(is_zip: bool, count: int, tmp_path: 
     assert not any("weights_only" in message for message in messages)
 
 
-def save_as_bin(folder: Path, *, is_sharded: bool) -> None:
-    """Replace the safetensors file of a model directory by files of PyTorch."""
+def save_as_bin(folder: Path, name: str | None = "pytorch_model.bin") -> None:
+    """Replace the safetensors file of a model directory by a file of PyTorch, or by two shards."""
     weights = load_file(folder / "model.safetensors")
     (folder / "model.safetensors").unlink()
-    if not is_sharded:
-        torch.save(weights, folder / "pytorch_model.bin")
+    if name is not None:
+        torch.save(weights, folder / name)
         return
     shards = {
         "pytorch_model-1.bin": sorted(weights)[::2],
@@ -186,16 +188,27 @@ def save_as_bin(folder: Path, *, is_sharded: bool) -> None:
     (folder / "pytorch_model.bin.index.json").write_text(index, encoding="utf-8")
 
 
-@pytest.mark.parametrize("is_sharded", [False, True], ids=["one file", "shards"])
-def test_model_loads_from_pytorch_files(is_sharded: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["pytorch_model.bin", None, "pytorch_model.pt", "best_model.pth"])
+def test_model_loads_from_pytorch_files(name: str | None, tmp_path: Path) -> None:
     tokenizer = tiny_tokenizer("abcde")
     folder = tiny_folder(tmp_path / "model", tokenizer, "mlm", "nsp", spread=0.2)
     texts = ["a b c", "d [MASK]"]
     expected = bertkit.pipeline("embed", folder)(texts)
-    save_as_bin(folder, is_sharded=is_sharded)
+    save_as_bin(folder, name)
+    torch.save({"step": torch.ones(1)}, folder / "optimizer.pt")  # not a weight file
     np.testing.assert_array_equal(bertkit.pipeline("embed", folder)(texts), expected)
     report = bertkit.load(folder).report
     assert report.fresh == report.unused == ()
+
+
+def test_several_weight_files_are_named(tmp_path: Path) -> None:
+    folder = tiny_folder(tmp_path / "model", tiny_tokenizer("abcde"), "mlm")
+    save_as_bin(folder, "model.pt")
+    shutil.copy(folder / "model.pt", folder / "best_model.pt")
+    with pytest.raises(CheckpointError, match=r"several weights: best_model\.pt, model\.pt; keep"):
+        bertkit.load(folder)
+    shutil.copy(folder / "model.pt", folder / "pytorch_model.bin")
+    bertkit.load(folder)
 
 
 def test_copy_with_safetensors_is_suggested_once(
@@ -205,13 +218,13 @@ def test_copy_with_safetensors_is_suggested_once(
     bertkit.load(tiny_folder(tmp_path / "safe", tokenizer, "mlm"))
     assert capsys.readouterr().err == ""
     folder = tiny_folder(tmp_path / "it's $(a) model", tokenizer, "mlm")
-    save_as_bin(folder, is_sharded=False)
+    save_as_bin(folder)
     expected = bertkit.load(folder).model.state_dict()
     message = capsys.readouterr().err
     bertkit.load(folder)
     assert capsys.readouterr().err == ""
     (line,) = message.splitlines()
-    assert line.startswith(f"{folder}: the weights are .bin files; ")
+    assert line.startswith(f"{folder}: the weights are PyTorch files; ")
     # The command in the message writes a copy with the same weights.
     command = shlex.split(line.partition(", run ")[2])
     subprocess.run([sys.executable, *command[1:]], cwd=tmp_path, check=True)

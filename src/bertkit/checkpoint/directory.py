@@ -25,7 +25,7 @@ from bertkit.checkpoint.config_json import (
     read_config,
 )
 from bertkit.checkpoint.formats import FORMATS, open_format
-from bertkit.checkpoint.hub import PYTORCH_FILES, has_weights, resolve
+from bertkit.checkpoint.hub import PICKLES, has_weights, resolve
 from bertkit.checkpoint.pooling_files import read_object, read_pooling, write_pooling
 from bertkit.checkpoint.run_directory import warn_unfinished
 from bertkit.checkpoint.weights import (
@@ -304,13 +304,10 @@ def load(
 
 @cache
 def _suggest_copy(model: Path, folder: Path) -> None:
-    """Print once how to store a copy of a model with safetensors, if it has only .bin files."""
-    if any(folder.glob(PYTORCH_FILES)) and not has_weights(folder):
-        code = f'import bertkit; bertkit.load({json.dumps(str(model))}).save("copy")'
-        say(
-            f"{model}: the weights are .bin files; to save a copy with safetensors, run python -c "
-            f"{shlex.quote(code)}"
-        )
+    """Print once how to store a copy of a model with safetensors, if it has only PyTorch files."""
+    if not has_weights(folder) and any(f.suffix in PICKLES for f in folder.glob("*model*")):
+        code = shlex.quote(f'import bertkit; bertkit.load({json.dumps(str(model))}).save("copy")')
+        say(f"{model}: the weights are PyTorch files; to save safetensors, run python -c {code}")
 
 
 def _stored(

@@ -12,10 +12,13 @@ from bertkit.errors import CheckpointError
 WEIGHT_FILES = ("*.safetensors", "*.hdf5", "vectors.txt.gz")
 """File name patterns of weights."""
 
-PYTORCH_FILES = "pytorch_model*.bin"
-"""File name pattern of weights that are used only if a model has no other weight files."""
+PYTORCH_FILES = ("pytorch_model*.bin", "*model.pt", "*model.pth")
+"""File name patterns of weights that are used only if a model has no other weight files."""
 
-MODEL_FILES = ("*.json", "*.txt", "*.spm", "*.model", f"[0-9]_*/{PYTORCH_FILES}", *WEIGHT_FILES)
+PICKLES = {".bin", ".pt", ".pth"}
+"""Suffixes of PyTorch files."""
+
+MODEL_FILES = ("*.json", "*.txt", "*.spm", "*.model", "[0-9]_*/pytorch_model*.bin", *WEIGHT_FILES)
 """File name patterns of a model: weights, settings, and vocabulary, but no code.
 
 A dense layer of sentence-transformers is in a directory such as `2_Dense`.
@@ -64,16 +67,16 @@ def resolve(name: str | Path, revision: str | None = None) -> Path:
     try:
         folder = Path(snapshot_download(name, allow_patterns=list(MODEL_FILES), **options))
         if not has_weights(folder):
-            snapshot_download(name, allow_patterns=[PYTORCH_FILES], **options)
+            snapshot_download(name, allow_patterns=list(PYTORCH_FILES), **options)
         return folder
     except GatedRepoError:
         reason = "the model is gated; accept its terms on the hub and set HF_TOKEN"
     except RepositoryNotFoundError:
-        reason = "neither a local directory nor a model on the hub"
+        reason = "neither a local directory nor a model on the hub; check the spelling"
     except RevisionNotFoundError:
-        reason = f"revision {revision!r} not found on the hub"
+        reason = f"revision {revision!r} not found on the hub; check the spelling"
     except (LocalEntryNotFoundError, OfflineModeIsEnabled):
-        reason = "no such directory, and the hub cannot be reached"
+        reason = "no such directory, and the hub cannot be reached; check the path or connection"
     except (HfHubHTTPError, OSError, ValueError, transport) as error:
         reason = f"download from the hub failed ({_first_line(error)})"
     raise CheckpointError(f"{name}: {reason}")
@@ -85,9 +88,9 @@ def model_files(folder: Path) -> list[str]:
     They include files in the subdirectories of sentence-transformers modules and frozen models.
     """
     modules = ("", "[0-9]_*/", "base/", "base/[0-9]_*/")
-    kinds = (module + kind for module in modules for kind in (*MODEL_FILES, PYTORCH_FILES))
+    kinds = (module + kind for module in modules for kind in (*MODEL_FILES, *PYTORCH_FILES))
     files = [path for kind in kinds for path in folder.glob(kind)]
-    used = [path for path in files if path.suffix != ".bin" or not has_weights(path.parent)]
+    used = [f for f in files if f.suffix not in PICKLES or not has_weights(f.parent)]
     return sorted({path.relative_to(folder).as_posix() for path in used} - set(RECORDS))
 
 

@@ -1,4 +1,4 @@
-"""Safe reading of PyTorch files (`pytorch_model.bin`): they are pickles, but no code is run."""
+"""Safe reading of PyTorch files (`.bin`, `.pt`): they are pickles, but no code is run."""
 
 from __future__ import annotations
 

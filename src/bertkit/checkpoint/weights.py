@@ -15,6 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from bertkit import memory
+from bertkit.checkpoint.hub import PYTORCH_FILES
 from bertkit.checkpoint.pytorch_files import read_pytorch
 from bertkit.errors import CheckpointError
 from bertkit.families import Family
@@ -24,12 +25,11 @@ from bertkit.nn.embedding import sinusoids
 from bertkit.nn.initialization import initialize
 from bertkit.storage import NEW_FILE, check_file, read_json
 
-FILE, INDEX = "model.safetensors", "model.safetensors.index.json"
+FILE, PYTORCH_FILE = "model.safetensors", "pytorch_model.bin"
 MAX_TENSORS = 1 << 16
 """Maximum number of tensors in a file. The largest models have several thousand."""
 
 REMEDY = "download or write it again"
-PYTORCH_FILE, PYTORCH_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,8 @@ class LoadReport:
 def read_tensors(folder: Path) -> dict[str, Tensor]:
     """Read the weights of a model directory, from a single file or from the files of an index.
 
-    PyTorch files are read only if there are no safetensors files.
+    PyTorch files are read only if there are no safetensors files, and `.pt` and `.pth` files only
+    if there are no `.bin` files.
 
     Args:
         folder: The directory.
@@ -54,11 +55,16 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
         The tensors, by their names in the files.
 
     Raises:
-        CheckpointError: If a file is missing or damaged, or contains objects other than tensors.
+        CheckpointError: If a file is missing or damaged, contains objects other than tensors, or is
+            one of several `.pt` and `.pth` files.
     """
-    for name, index in ((FILE, INDEX), (PYTORCH_FILE, PYTORCH_INDEX)):
-        if (folder / name).exists() or (folder / index).exists():
-            files = [folder / name] if (folder / name).exists() else _shards(folder / index, name)
+    others = sorted(file.name for kind in PYTORCH_FILES[1:] for file in folder.glob(kind))
+    for name in (FILE, PYTORCH_FILE, *others):
+        index = folder / f"{name}.index.json"
+        if (folder / name).exists() or index.exists():
+            if name in others and len(others) > 1:
+                raise CheckpointError(f"{folder}: several weights: {', '.join(others)}; keep one")
+            files = [folder / name] if (folder / name).exists() else _shards(index, name)
             parts = (read_pytorch(f) if name != FILE else read_file(f, REMEDY)[0] for f in files)
             return {key: tensor for part in parts for key, tensor in part.items()}
     raise CheckpointError(f"{folder}: no {FILE} or {PYTORCH_FILE}; pass a complete model directory")

@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Meta
 
 from bertkit.checkpoint.formats import format_of
+from bertkit.checkpoint.hub import PYTORCH_FILES
 from bertkit.checkpoint.run_directory import TUNING_FILE
 from bertkit.config import Count, Settings
 from bertkit.console import say
@@ -47,7 +48,7 @@ MAX_TOKENS = 1 << 17
 
 HASHED = (
     "*.safetensors",
-    "pytorch_model*.bin",
+    *PYTORCH_FILES,
     "*config*.json",
     "modules.json",
     "tokenizer.json",
