@@ -228,7 +228,9 @@ def test_prepare_reports_missing_ray(
     texts: Path, tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(ConfigError, match=r"requires Ray; run pip install 'bertkit\[cleaning\]'"):
+    with pytest.raises(
+        BertkitError, match=r"ray is not installed; run `pip install 'bertkit\[cleaning\]'"
+    ):
         prepare([texts], tokenizer=tokenizer, out=tmp_path / "c", engine="ray")
     assert not (tmp_path / "c").exists()
 

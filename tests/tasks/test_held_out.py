@@ -208,9 +208,9 @@ def test_invalid_fractions_are_rejected(share: Any) -> None:
 
 
 def test_fractions_without_rows_are_rejected() -> None:
-    with pytest.raises(DataError, match=r"dev: 0\.01 of 4 rows is less than one row"):
+    with pytest.raises(DataError, match=r"dev: 0\.01 of 4 rows holds out no row"):
         take(0.01, count=2)
-    with pytest.raises(DataError, match=r"test: 0\.01 of 4 rows is less than one row"):
+    with pytest.raises(DataError, match=r"test: 0\.01 of 4 rows holds out no row"):
         take(0.5, 0.01, count=2)
     with pytest.raises(DataError, match=r"dev: the fraction leaves no rows for train"):
         take(0.99, count=2)

@@ -102,7 +102,7 @@ def predict(
         yield from _run_pipeline(pipeline, model, text, pair, long, options, precision, device)
         return
     for name in options:
-        known = [option.replace("_", "-") for option in predict.__annotations__]
+        known = [option.replace("_", "-") for option in list(predict.__annotations__)[2:-2]]
         raise ConfigError(
             f"--{name}: no such option without --pipeline; {did_you_mean(name, known)}"
         )
@@ -149,7 +149,7 @@ def _run_pipeline(
     item, kind = getattr(run, "item", None), getattr(run, "options", None)
     is_pair = get_origin(item) is tuple
     if kind is None or not (item is str or is_pair):
-        raise ConfigError(f"--pipeline {name}: `bertkit predict` cannot run it; use it in Python")
+        raise ConfigError(f"--pipeline {name}: only for Python; remove it to run the model's task")
     if pair and not is_pair:
         raise ConfigError(f"--pair is not supported by the pipeline {name}; remove --pair")
     default = kind()

@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory, gettempdir
 from typing import Any
 
 from bertkit.data.workers import Message, Step, Tries, Unit, WorkerTask, messages
-from bertkit.errors import ConfigError, DataError, DeviceError
+from bertkit.errors import ConfigError, DataError, DeviceError, missing_package
 from bertkit.threads import cores
 
 OBJECT_STORE_BYTES = 128 << 20
@@ -46,7 +46,8 @@ class RayPool:
     flock across machines, such as NFS 4.
 
     Raises:
-        ConfigError: If Ray is not installed, or the cluster cannot be reached.
+        BertkitError: If Ray is not installed.
+        ConfigError: If the cluster cannot be reached.
     """
 
     def __init__(self, worker: WorkerTask, processes: int | None) -> None:
@@ -139,7 +140,8 @@ def connected(processes: int | None) -> Iterator[Any]:
         processes: Number of processes of a cluster on this machine. Default: the number of cores.
 
     Raises:
-        ConfigError: If Ray is not installed, or the cluster cannot be reached.
+        BertkitError: If Ray is not installed.
+        ConfigError: If the cluster cannot be reached.
     """
     loaded = sys.modules.get("ray")
     if loaded is not None and loaded.is_initialized():
@@ -153,10 +155,8 @@ def connected(processes: int | None) -> Iterator[Any]:
         os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     try:
         import ray
-    except ImportError:
-        raise ConfigError(
-            "engine = 'ray' requires Ray; run pip install 'bertkit[cleaning]'"
-        ) from None
+    except ImportError as error:
+        raise missing_package(error) from None
     with ExitStack() as stack:
         # stdout is redirected, because Ray prints messages about dead workers to it.
         stack.enter_context(redirect_stdout(sys.stderr))

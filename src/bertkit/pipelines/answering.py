@@ -69,7 +69,8 @@ def task_pipeline(loaded: Loaded, settings: LoadSettings) -> TaskPipeline[Any]:
             task = embedding_task
         if task is None:
             raise CheckpointError(
-                f"{loaded.folder}: the model was not fine-tuned; run `bertkit finetune` first"
+                f"{loaded.folder}: the model was not fine-tuned; run `bertkit finetune`, or use "
+                "`bertkit embed`, `bertkit generate`, or `bertkit predict --pipeline NAME`"
             )
         if task not in tasks.TASKS:
             raise tasks.outside_error(loaded.folder, task)

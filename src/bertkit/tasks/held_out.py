@@ -65,7 +65,7 @@ def take_rows(
         rest, held = hold_out(kind, rest, fraction / left, name=name, options=options, seed=seed)
         left -= fraction
         if not held:
-            raise DataError(f"{name}: {fraction:g} of {total} is less than one row; increase it")
+            raise DataError(f"{name}: {fraction:g} of {total} holds out no row; increase it")
         say(f"{name}: {len(held):,} of {total} of train, held out (seed {seed})")
         record = {"share": fraction, "seed": seed, "from": "train"}
         data[name] = replace(all_rows, examples=held, held_out=record)

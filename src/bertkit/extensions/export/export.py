@@ -62,7 +62,7 @@ def export(
     missing = [name for name in NEEDS[format] if importlib.util.find_spec(name) is None]
     if missing:
         raise ConfigError(
-            f"format: {format} requires {', '.join(missing)}, which is not installed; "
+            f"format: {format} requires missing packages ({', '.join(missing)}); "
             "run pip install 'bertkit[export]'"
         )
     # Imported here, because it requires onnx.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bertkit.errors import SearchError
+from bertkit.errors import missing_package
 from bertkit.extensions.search.store import Spec, Store
 
 
@@ -15,6 +15,7 @@ def open_store(location: str, *, create: Spec | None = None) -> Store:
             is created if it does not exist. Default: open an existing store for searching.
 
     Raises:
+        BertkitError: If a required package is not installed.
         SearchError: If the store does not exist and `create` is not given, or if its spec differs
             from `create`.
     """
@@ -27,7 +28,4 @@ def open_store(location: str, *, create: Spec | None = None) -> Store:
 
         return LanceStore.open(location, create)
     except ModuleNotFoundError as error:
-        raise SearchError(
-            f"{location}: opening this store requires {error.name}, which is not installed; run "
-            "pip install 'bertkit[search]'"
-        ) from None
+        raise missing_package(error) from None

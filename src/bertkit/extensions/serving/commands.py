@@ -109,14 +109,10 @@ def _is_model(folder: Path) -> bool:
 
 
 def _run(**settings: Any) -> None:
-    try:
-        from bertkit.extensions.serving.processes import ServerSettings
-        from bertkit.extensions.serving.processes import serve as run
-    except ModuleNotFoundError as error:
-        raise ConfigError(
-            f"serving requires {error.name}, which is not installed; run pip install "
-            "'bertkit[serving]'"
-        ) from None
+    # The command line reports a missing package.
+    from bertkit.extensions.serving.processes import ServerSettings
+    from bertkit.extensions.serving.processes import serve as run
+
     if not settings["models"] and not settings["runs"]:
         raise ConfigError("there is nothing to serve; pass a model, or a training run with --run")
     run(ServerSettings(**settings))
