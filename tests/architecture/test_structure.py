@@ -22,8 +22,8 @@ from bertkit.registry import BUILTIN
 FOLDER = "extensions."
 
 CEILINGS = {
-    "code lines of the core": 21_838,
-    "code lines": 37_649,
+    "code lines of the core": 21_400,
+    "code lines": 37_387,
     "imports from the core to extensions": 0,
     "imports between extensions": 0,
 }
