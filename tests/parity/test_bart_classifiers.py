@@ -92,15 +92,9 @@ def test_fine_tuned_classifier_loads_in_transformers(english: list[str], tmp_pat
     rows = [(text, label) for text, label in zip(TEXTS, ("a", "b", "a"), strict=True)] * 4
     out = tmp_path / "out"
     result = bertkit.finetune(
-        "classify",
-        tmp_path / "bart",
-        train=rows,
-        dev=rows,
-        out=out,
-        epochs=20,
-        batch_size=4,
+        "classify", tmp_path / "bart", train=rows, dev=rows, out=out, epochs=20, batch_size=4,
         learning_rate=1e-3,
-    )
+    )  # fmt: skip
     assert result["accuracy"] == 1.0
     model = transformers.AutoModelForSequenceClassification.from_pretrained(out).eval()
     np.testing.assert_allclose(scores(out), reference_scores(out, model), atol=1e-5)

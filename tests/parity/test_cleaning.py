@@ -17,26 +17,18 @@ from bertkit.extensions.cleaning.quality import c4, gopher_quality, gopher_repet
 from bertkit.recipes.prepare import prepare
 
 NAMES = {
-    "gopher_short_doc": "short",
-    "gopher_long_doc": "long",
-    "gopher_below_avg_threshold": "short-words",
-    "gopher_above_avg_threshold": "long-words",
-    "gopher_too_many_hashes": "hashes",
-    "gopher_too_many_ellipsis": "ellipses",
-    "gopher_too_many_bullets": "bullets",
-    "gopher_too_many_end_ellipsis": "ellipsis-lines",
-    "gopher_below_alpha_threshold": "letters",
-    "gopher_enough_stop_words": "stop-words",
-    "dup_para_frac": "paragraphs",
-    "dup_para_char_frac": "paragraph-characters",
-    "dup_line_frac": "lines",
-    "dup_line_char_frac": "line-characters",
+    "gopher_short_doc": "short", "gopher_long_doc": "long",
+    "gopher_below_avg_threshold": "short-words", "gopher_above_avg_threshold": "long-words",
+    "gopher_too_many_hashes": "hashes", "gopher_too_many_ellipsis": "ellipses",
+    "gopher_too_many_bullets": "bullets", "gopher_too_many_end_ellipsis": "ellipsis-lines",
+    "gopher_below_alpha_threshold": "letters", "gopher_enough_stop_words": "stop-words",
+    "dup_para_frac": "paragraphs", "dup_para_char_frac": "paragraph-characters",
+    "dup_line_frac": "lines", "dup_line_char_frac": "line-characters",
     **{f"top_{n}_gram": f"top-{n}-gram" for n in (2, 3, 4)},
     **{f"duplicated_{n}_n_grams": f"duplicate-{n}-gram" for n in range(5, 11)},
-    "lorem_ipsum": "lorem-ipsum",
-    "curly_bracket": "curly-bracket",
+    "lorem_ipsum": "lorem-ipsum", "curly_bracket": "curly-bracket",
     "too_few_sentences": "few-sentences",
-}
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -173,16 +173,6 @@ def difference(bertkit_model: Model, hf_model: Any, family: Family, *, body: boo
     return float(torch.stack(gaps).max())
 
 
-@pytest.mark.parametrize(("family", "heads"), CASES, ids=NAMES)
-def test_body_and_heads_match_transformers(
-    family: Family, heads: frozenset[str], tokenizer: bertkit.Tokenizer, tmp_path: Path
-) -> None:
-    hf_model = make_hf_model(family, heads)
-    bertkit_model = save_and_load(hf_model, tokenizer, tmp_path / "model")
-    assert set(bertkit_model.model.heads) == heads
-    assert difference(bertkit_model.model, hf_model, family) <= 1e-5
-
-
 RATES = {
     "hidden_dropout_prob": 0.05,
     "classifier_dropout": 0.1,
@@ -210,41 +200,52 @@ class Drops:
         return x * (1.0 - rate + 2.0 * rate * (positions % 2))
 
 
-def dropout_difference(
+def models_with_dropout(
     family: Family,
     heads: frozenset[str],
     tokenizer: bertkit.Tokenizer,
     folder: Path,
     monkeypatch: pytest.MonkeyPatch,
     changed: Mapping[str, Any] = {},
-) -> tuple[float, list[float]]:
-    """Return the difference to transformers in training mode and the dropout rates it applied."""
+) -> tuple[Model, Any]:
+    """Return a model with changed settings, and the model of transformers, with dropout rates."""
     rates = RATES | ({"hidden_dropout_prob": 0.0} if family.name == "albert" else {})
     hf_model, read = make_hf_model(family, heads, rates), family.read_config
-    monkeypatch.setattr(
-        type(family),
-        "read_config",
-        lambda _, config: decode(TransformerConfig, merged(plain(read(config)), nested(changed))),
-    )
-    bertkit_model = save_and_load(hf_model, tokenizer, folder).model.train()
-    monkeypatch.undo()
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            type(family),
+            "read_config",
+            lambda _, config: decode(
+                TransformerConfig, merged(plain(read(config)), nested(changed))
+            ),
+        )
+        return save_and_load(hf_model, tokenizer, folder).model, hf_model
+
+
+def dropout_difference(
+    model: Model, hf_model: Any, family: Family, monkeypatch: pytest.MonkeyPatch
+) -> tuple[float, list[float]]:
+    """Return the difference to transformers in training mode and the dropout rates it applied."""
     drops, hf_drops = Drops(), Drops()
-    monkeypatch.setattr("bertkit.nn.dropout.dropout", drops)
-    monkeypatch.setattr(torch.nn.Dropout, "forward", lambda self, x: hf_drops(x, self.p))
-    gap = difference(bertkit_model, hf_model.train(), family, body=False)
-    monkeypatch.undo()
-    return gap, hf_drops.rates
+    with monkeypatch.context() as patch:
+        patch.setattr("bertkit.nn.dropout.dropout", drops)
+        patch.setattr(torch.nn.Dropout, "forward", lambda self, x: hf_drops(x, self.p))
+        return difference(model.train(), hf_model.train(), family, body=False), hf_drops.rates
 
 
 @pytest.mark.parametrize(("family", "heads"), CASES, ids=NAMES)
-def test_dropout_matches_transformers(
+def test_outputs_match_transformers_with_and_without_dropout(
     family: Family,
     heads: frozenset[str],
     tokenizer: bertkit.Tokenizer,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    gap, rates = dropout_difference(family, heads, tokenizer, tmp_path / "model", monkeypatch)
+    folder = tmp_path / "model"
+    model, hf_model = models_with_dropout(family, heads, tokenizer, folder, monkeypatch)
+    assert set(model.heads) == heads
+    assert difference(model, hf_model, family) <= 1e-5
+    gap, rates = dropout_difference(model, hf_model, family, monkeypatch)
     assert gap <= 1e-5
     assert rates or family.name in ("albert", "modernbert")
 
@@ -279,12 +280,11 @@ def test_relu2_matches_transformers(
 
 
 @pytest.mark.parametrize("name", sorted({*ENCODERS} - {"gte"}))  # GTE has one activation
-@pytest.mark.parametrize("activation", ["relu", "silu"])
 def test_mlm_head_activation_matches(
-    name: str, activation: str, tokenizer: bertkit.Tokenizer, tmp_path: Path
+    name: str, tokenizer: bertkit.Tokenizer, tmp_path: Path
 ) -> None:
     family, mlm = ENCODERS[name], frozenset({"mlm"})
-    hf_model = make_hf_model(family, mlm, {family.activation: activation})
+    hf_model = make_hf_model(family, mlm, {family.activation: "silu"})
     loaded = save_and_load(hf_model, tokenizer, tmp_path / "model")
     assert difference(loaded.model, hf_model, family) <= 1e-5
     loaded.save(tmp_path / "saved")
@@ -299,35 +299,29 @@ def test_mlm_head_activation_matches(
 def test_control_different_dropout_differs(
     name: str, tokenizer: bertkit.Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    heads, changed = CHANGED[name]
+    (heads, changed), family = CHANGED[name], ENCODERS[name]
     folder = tmp_path / "model"
-    gap, _ = dropout_difference(ENCODERS[name], heads, tokenizer, folder, monkeypatch, changed)
-    assert gap > 1e-3
+    models = models_with_dropout(family, heads, tokenizer, folder, monkeypatch, changed)
+    assert dropout_difference(*models, family, monkeypatch)[0] > 1e-3
 
 
-@pytest.mark.parametrize("wrong", ["activation", "heads", "dropped layer"])
 @pytest.mark.parametrize("family", ENCODERS.values(), ids=ENCODERS)
 def test_control_wrong_setting_differs(
-    family: Family, wrong: str, tokenizer: bertkit.Tokenizer, tmp_path: Path
+    family: Family, tokenizer: bertkit.Tokenizer, tmp_path: Path
 ) -> None:
-    heads = frozenset({"mlm"})
-    hf_model = make_hf_model(family, heads)
-    bertkit_model = save_and_load(hf_model, tokenizer, tmp_path / "model").model
-    config = {
-        name: getattr(bertkit_model.config, name) for name in bertkit_model.config.__struct_fields__
-    }
-    if wrong == "activation":
-        config["feedforward"] = FeedForwardSettings(activation="relu")
-    elif wrong == "heads":
-        config["heads"] = 8
-    else:
-        config["layers"] -= 1
-        config["layer_sharing"] = config["layer_sharing"] and config["layer_sharing"][:-1]
-    changed = build(TransformerConfig(**config), ("mlm",)).eval()
-    sizes = {name: weight.shape for name, weight in changed.state_dict().items()}
-    state = {n: w for n, w in bertkit_model.state_dict().items() if sizes.get(n) == w.shape}
-    changed.load_state_dict(state, strict=False)
-    assert difference(changed, hf_model, family) > 1e-4
+    hf_model = make_hf_model(family, frozenset({"mlm"}))
+    model = save_and_load(hf_model, tokenizer, tmp_path / "model").model
+    layers, sharing = model.config.layers - 1, model.config.layer_sharing
+    for wrong in (
+        {"feedforward": FeedForwardSettings(activation="relu")},
+        {"heads": 8},
+        {"layers": layers, "layer_sharing": sharing and sharing[:layers]},
+    ):
+        changed = build(structs.replace(model.config, **wrong), ("mlm",)).eval()
+        sizes = {name: weight.shape for name, weight in changed.state_dict().items()}
+        state = {n: w for n, w in model.state_dict().items() if sizes.get(n) == w.shape}
+        changed.load_state_dict(state, strict=False)
+        assert difference(changed, hf_model, family) > 1e-4, wrong
 
 
 @pytest.mark.parametrize(
@@ -504,11 +498,12 @@ def published_gte(
     return bertkit.load(folder)
 
 
-@pytest.mark.parametrize("types", [0, 1, 2])
 @pytest.mark.parametrize(
-    ("heads", "prefix"),
-    [((), ""), ((), "new."), (("mlm",), "new."), (("classify",), "new."), (("tag",), "new.")],
-    ids=lambda part: "+".join(part) if isinstance(part, tuple) else part,
+    ("heads", "prefix", "types"),
+    [
+        *(((), prefix, types) for prefix, types in (("", 0), ("", 2), ("new.", 1))),
+        *(((head,), "new.", types) for types, head in enumerate(("mlm", "classify", "tag"))),
+    ],
 )
 def test_published_gte_directory_matches(
     heads: tuple[str, ...], prefix: str, types: int, tokenizer: bertkit.Tokenizer, tmp_path: Path

@@ -640,9 +640,10 @@ ROBERTA_WORDS = Layout(
 def test_unsupported_checkpoint_is_rejected_by_name(name: str, tmp_path: Path) -> None:
     kind, changes, message = UNSUPPORTED[name]
     layout = ROBERTA_WORDS if kind == "roberta" else LAYOUTS["bert, no architecture"][0]
-    folder = write_layout(tmp_path / "model", layout)
+    folder = tmp_path / "model"
     if changes:
-        bertkit.load(folder)  # the control: the directory loads without the change
+        bertkit.load(write_layout(folder, layout))  # the control: it loads without the change
+    folder.mkdir(exist_ok=True)
     write_json(folder / "config.json", {**layout.config, "model_type": kind, **changes})
     with pytest.raises(BertkitError) as error:
         bertkit.load(folder)

@@ -113,16 +113,11 @@ def test_class_matches_transformers_or_is_rejected(file: str, tmp_path: Path) ->
 @pytest.mark.parametrize("settings_file", ["tokenizer_config.json", "config.json"])
 @pytest.mark.parametrize(
     ("file", "name"),
-    [
-        ("vocab.txt", "BertJapaneseTokenizer"),
-        ("vocab.txt", "RoFormerTokenizer"),
-        ("vocab.txt", "RobertaTokenizer"),
-        ("merges.txt", "HerbertTokenizer"),
-        ("merges.txt", "Qwen2TokenizerFast"),
-        ("merges.txt", "BertTokenizer"),
-        ("merges.txt", "PreTrainedTokenizerFast"),
-    ],
-)
+    [("vocab.txt", "BertJapaneseTokenizer"), ("vocab.txt", "RoFormerTokenizer"),
+     ("vocab.txt", "RobertaTokenizer"), ("merges.txt", "HerbertTokenizer"),
+     ("merges.txt", "Qwen2TokenizerFast"), ("merges.txt", "BertTokenizer"),
+     ("merges.txt", "PreTrainedTokenizerFast")],
+)  # fmt: skip
 def test_unsupported_class_is_rejected_with_remedy(
     settings_file: str, file: str, name: str, tmp_path: Path
 ) -> None:
