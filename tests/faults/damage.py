@@ -111,16 +111,9 @@ def change_header(path: Path, chance: random.Random) -> None:
             header = _edited(header, chance)
         case "shape":
             header[name]["shape"] = chance.choice(
-                [
-                    [10**12],
-                    [2**62, 2],
-                    [0],
-                    [],
-                    [1] * 70,
-                    [0, 2**63 - 1],
-                    [1, *header[name]["shape"]],
-                ]
-            )
+                [[10**12], [2**62, 2], [0], [], [1] * 70, [0, 2**63 - 1],
+                 [1, *header[name]["shape"]]],
+            )  # fmt: skip
         case "dtype":
             header[name]["dtype"] = chance.choice(["I64", "F16", "F64", "BOOL", "F8_E4M3", "U8"])
         case "metadata":

@@ -336,35 +336,12 @@ FOLDERS: dict[str, tuple[Edit, str]] = {
     "pickle .pt": (only_pickle("model.pt"), "no model.safetensors or pytorch_model.bin"),
     "no weights": (only_pickle("model.old"), "no model.safetensors"),
     "remote code": (edit_config(auto_map={"AutoModel": "x.Y"}), "auto_map requires remote code"),
-    "code that bertkit does not compute": (
-        edit_config(model_type="nomic_bert", auto_map={"AutoModel": "other/code--model.Bert"}),
-        "auto_map requires remote code",
-    ),
     "code of another than GTE's": (
         edit_config(model_type="new", auto_map={"AutoModel": "other/code--modeling.NewModel"}),
         "auto_map requires remote code",
     ),
-    "another shape of GTE": (
-        edit_config(model_type="new"),
-        "position_embedding_type must be 'rope' for gte, got 'absolute'",
-    ),
     "unknown family": (edit_config(model_type="berd"), "did you mean 'bert'?"),
-    "another family": (edit_config(model_type="xlnet"), "because it has relative positions"),
-    "family spelt like ours": (
-        edit_config(model_type="deberta"),
-        "the positions of DeBERTa version 1, unlike 2 and 3",
-    ),
-    "adapters by language": (edit_config(model_type="xmod"), "an adapter per language"),
-    "another spelt like ours": (edit_config(model_type="xlm"), "model_type = 'xlm' is not"),
-    "another that writes": (edit_config(model_type="qwen3"), "a different decoder"),
-    "another shape of DeBERTa": (
-        edit_config(model_type="deberta-v2", relative_attention=True),
-        "position_biased_input must be False for deberta-v2, got True",
-    ),
-    "tasks of ERNIE": (edit_config(model_type="ernie", use_task_id=True), "use_task_id = True"),
     "family of no kind": (edit_config(model_type=["bert"]), "model_type = ['bert']"),
-    "no such activation": (edit_config(hidden_act="swoosh"), "hidden_act must be one of"),
-    "impossible heads": (edit_config(num_attention_heads=3), "a multiple of heads (3)"),
     "too many layers": (edit_config(num_hidden_layers=10**9), "layers: expected `int` <= 1000"),
     "a word for a number": (edit_config(hidden_size="wide"), "hidden: expected `int`"),
     "labels without numbers": (

@@ -56,6 +56,8 @@ def pipe(path: Path) -> None:
         ("corpus", "corpus/shard-00000.documents", set_value(0, 9999, "<u4"), "damaged"),
         ("corpus", "corpus/shard-00000.sentences", set_value(0, 255, "u1"), "damaged"),
         ("corpus", "corpus/shard-00000.tokens", set_value(slice(None), 60000, "<u2"), "60000"),
+        ("corpus", "corpus/manifest.json", content(b"[" * 100_000), "manifest"),
+        ("pairs", "pairs/manifest.json", content(b"[" * 100_000), "manifest"),
         ("pairs", "pairs/source.lengths", set_value(0, 9999, "<u4"), "damaged"),
         ("pairs", "pairs/target.tokens", set_value(slice(None), 60000, "<u2"), "60000"),
         ("pairs", "pairs/manifest.json", content(b'{"a": "\xff"}'), "manifest"),

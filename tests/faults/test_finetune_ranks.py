@@ -53,15 +53,8 @@ def command(
     data = rows / f"{file}.jsonl"
     files = ("--model", model, "--train", data, "--dev", data, "--out", out)
     settings = (
-        "--batch-size",
-        batch_size,
-        "--epochs",
-        2,
-        "--learning-rate",
-        1e-3,
-        "--precision",
-        "fp32",
-    )
+        "--batch-size", batch_size, "--epochs", 2, "--learning-rate", 1e-3, "--precision", "fp32",
+    )  # fmt: skip
     return ["finetune", *words, *files, *settings, "--device", "cpu", *more]
 
 

@@ -85,15 +85,9 @@ def test_run_killed_repeatedly_resumes(
     codes = []
     for line in (2, 4, 6, 9, 11):
         codes.append(
-            forker(
-                *argv,
-                *(["--resume"] if codes else []),
-                signal=signal.SIGKILL,
-                journal=str(run / "journal.jsonl"),
-                lines=line,
-                delay=chance.uniform(0.0, 0.03),
-            )
-        )
+            forker(*argv, *(["--resume"] if codes else []), signal=signal.SIGKILL,
+                   journal=str(run / "journal.jsonl"), lines=line, delay=chance.uniform(0.0, 0.03)),
+        )  # fmt: skip
     assert codes.count(-signal.SIGKILL) >= 3, codes
     resume(world, forker, run)
     assert_same_run(run, whole)
