@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bertkit.text.encoding import Encoding, strides
@@ -78,7 +78,6 @@ def test_windows_contain_the_complete_other_text() -> None:
 
 
 @given(length=st.integers(0, 60), room=st.integers(1, 20), data=st.data())
-@settings(max_examples=200)
 def test_strides_cover_the_text(length: int, room: int, data: st.DataObject) -> None:
     overlap = data.draw(st.integers(0, room - 1))
     spans = strides(length, room, overlap)

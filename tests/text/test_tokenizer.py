@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tokenizers
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import processors
 
@@ -19,18 +19,8 @@ from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.vocabulary_training import train
 
 VOCABULARY = [
-    "[PAD]",
-    "[UNK]",
-    "[CLS]",
-    "[SEP]",
-    "[MASK]",
-    "the",
-    "cafe",
-    "##s",
-    "un",
-    "##able",
-    ".",
-]
+    "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cafe", "##s", "un", "##able", ".",
+]  # fmt: skip
 
 
 @pytest.fixture
@@ -56,7 +46,6 @@ def test_offsets_index_the_text_before_normalization(vocab: Path) -> None:
 
 
 @given(text=st.text(max_size=40))
-@settings(max_examples=200)
 def test_offsets_are_ordered_and_within_text(trained: Tokenizer, text: str) -> None:
     found = trained.encode(text)
     body = found.offsets[[s is not None for s in found.sequence]]
@@ -67,7 +56,6 @@ def test_offsets_are_ordered_and_within_text(trained: Tokenizer, text: str) -> N
 
 
 @given(text=st.text(max_size=40), prompt=st.sampled_from(["query: ", "find:", "a long one . "]))
-@settings(max_examples=200)
 def test_prompt_shifts_offsets_to_the_text(trained: Tokenizer, text: str, prompt: str) -> None:
     (found,) = trained.encode_batch([text], prompts=[prompt])
     joined = trained.encode(prompt + text)
@@ -107,7 +95,6 @@ def test_windows_contain_the_complete_prompt(trained: Tokenizer, text: str) -> N
 
 
 @given(text=st.text(max_size=40))
-@settings(max_examples=200)
 def test_byte_level_offsets_cover_every_visible_character(english: list[str], text: str) -> None:
     tokenizer = _byte_level(tuple(english[:5]))
     found = tokenizer.encode(text)
@@ -178,7 +165,6 @@ def test_pre_split_words_match_tokens_of_text(kind: str, english: list[str]) -> 
     tokenizer = _kind(kind, english)
 
     @given(words=SPLIT, pair=SPLIT)
-    @settings(max_examples=200)
     def check(words: list[str], pair: list[str]) -> None:
         found = tokenizer.encode(words, pair, max_length=10**6)
         columns = zip(
@@ -202,7 +188,6 @@ def test_core_tokenizer_drops_spaces_of_words(kind: str, english: list[str]) -> 
 
 
 @given(words=SPLIT, pair=SPLIT)
-@settings(max_examples=100)
 def test_other_tokenizers_keep_pre_split_words(
     trained: Tokenizer, words: list[str], pair: list[str]
 ) -> None:
@@ -289,7 +274,6 @@ def test_encode_rejects_long_text_and_suggests_options(minilm: Path) -> None:
     overlap=st.integers(0, 30),
     pair=st.booleans(),
 )
-@settings(max_examples=200)
 def test_windows_contain_each_token_and_overlap(
     minilm: Path, length: int, limit: int, overlap: int, pair: bool
 ) -> None:
