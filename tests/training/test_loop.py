@@ -68,17 +68,9 @@ def train(
     masters = Masters(network, torch.float32, rows)
     optimizer = adamw(masters.weights, learning_rate=1e-3, weight_decay=0.01)
     return list(
-        steps(
-            masters,
-            pretrain,
-            batches[start:],
-            optimizer,
-            lambda step: 1.0 / step,
-            max_grad_norm=1.0,
-            seed=seed,
-            start=start,
-        )
-    )
+        steps(masters, pretrain, batches[start:], optimizer, lambda step: 1.0 / step,
+              max_grad_norm=1.0, seed=seed, start=start),
+    )  # fmt: skip
 
 
 def test_dropout_differs_between_steps() -> None:

@@ -75,16 +75,11 @@ def test_run_rejects_existing_and_unresumable_directories(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(
     ("change", "message"),
-    [
-        (
-            {"config": {**RECORD["config"], "rate": 2}},
-            r"^rate \(was 1\): changed since .* same settings and version of bertkit",
-        ),
-        ({"config": {**RECORD["config"], "teacher": {"name": "b"}}}, r"teacher \(was None\)"),
-        ({"teacher": "b"}, r"teacher \(was not set\)"),
-        ({"config": {"rate": 1}}, r"keep \(was 2\)"),
-    ],
-)
+    [({"config": {**RECORD["config"], "rate": 2}},
+      r"^rate \(was 1\): changed since .* same settings and version of bertkit"),
+     ({"config": {**RECORD["config"], "teacher": {"name": "b"}}}, r"teacher \(was None\)"),
+     ({"teacher": "b"}, r"teacher \(was not set\)"), ({"config": {"rate": 1}}, r"keep \(was 2\)")],
+)  # fmt: skip
 def test_resume_rejects_changed_settings(
     change: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
@@ -271,17 +266,12 @@ def test_recover_keeps_files_without_a_complete_checkpoint(tmp_path: Path) -> No
 
 @pytest.mark.parametrize(
     ("error", "kind", "message"),
-    [
-        (TrainingError("step 3: no number"), TrainingError, r"no number; {} is the last good"),
-        (MemoryError(), TrainingError, r"out of memory: lower max_batch_tokens.*; {} is the last"),
-        (
-            RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"),
-            TrainingError,
-            r"out of memory.*; {} is the last good checkpoint",
-        ),
-        (RuntimeError("shapes differ"), RuntimeError, "^shapes differ$"),
-    ],
-)
+    [(TrainingError("step 3: no number"), TrainingError, r"no number; {} is the last good"),
+     (MemoryError(), TrainingError, r"out of memory: lower max_batch_tokens.*; {} is the last"),
+     (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), TrainingError,
+      r"out of memory.*; {} is the last good checkpoint"),
+     (RuntimeError("shapes differ"), RuntimeError, "^shapes differ$")],
+)  # fmt: skip
 def test_training_error_names_the_last_checkpoint(
     error: Exception, kind: type[Exception], message: str, tmp_path: Path
 ) -> None:
