@@ -21,27 +21,20 @@ MODEL_AND_FILES = ("--model", "m", "--train", "t", "--dev", "d", "--out", "o")
 
 @pytest.mark.parametrize(
     ("words", "sentence"),
-    [
-        (["pretrian"], 'Did you mean "pretrain"?'),
-        (["finetune", "clasify"], "did you mean 'classify'?"),
-        (["embed", "m", "t", "--poling", "cls"], "Did you mean --pooling?"),
-        (["finetune", "tag", *MODEL_AND_FILES, "--grid", "a=1"], "Use `bertkit experiment`"),
-        (
-            ["finetune", "classify", *MODEL_AND_FILES, "--lr", "1e-4"],
-            "Did you mean --learning-rate?",
-        ),
-        (["embed", "m", "t", "--pooling", "clss"], 'Did you mean "cls"?'),
-        (["embed"], "MODEL is missing; `bertkit embed --help` lists the options"),
-        (
-            ["finetune", "tag", "--model", "m", "--train", "t"],
-            "--dev is missing; `bertkit finetune tag --help`",
-        ),
-        (["embed", "m", "t", "--pooling"], "--pooling has no value; `bertkit embed --help`"),
-        (["tokenizer", "train", "x", "--out", "y", "--size", "many"], "--size"),
-        (["predict", "m", "--train.steps", "3"], "Unknown option: --train.steps"),
-        (["embed", "m", "--train.steps", "3"], "--train.steps"),
-    ],
-)
+    [(["pretrian"], 'Did you mean "pretrain"?'),
+     (["finetune", "clasify"], "did you mean 'classify'?"),
+     (["embed", "m", "t", "--poling", "cls"], "Did you mean --pooling?"),
+     (["finetune", "tag", *MODEL_AND_FILES, "--grid", "a=1"], "Use `bertkit experiment`"),
+     (["finetune", "classify", *MODEL_AND_FILES, "--lr", "1e-4"], "Did you mean --learning-rate?"),
+     (["embed", "m", "t", "--pooling", "clss"], 'Did you mean "cls"?'),
+     (["embed"], "MODEL is missing; `bertkit embed --help` lists the options"),
+     (["finetune", "tag", "--model", "m", "--train", "t"],
+      "--dev is missing; `bertkit finetune tag --help`"),
+     (["embed", "m", "t", "--pooling"], "--pooling has no value; `bertkit embed --help`"),
+     (["tokenizer", "train", "x", "--out", "y", "--size", "many"], "--size"),
+     (["predict", "m", "--train.steps", "3"], "Unknown option: --train.steps"),
+     (["embed", "m", "--train.steps", "3"], "--train.steps")],
+)  # fmt: skip
 def test_run_reports_unknown_arguments(words: list[str], sentence: str, capsys: Captured) -> None:
     assert cli.run(words) == 2
     out, err = capsys.readouterr()

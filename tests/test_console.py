@@ -64,18 +64,10 @@ def test_print_json_writes_one_line_to_stdout(capfd: pytest.CaptureFixture[str])
 
 def test_print_table_formats_nested_data(capfd: pytest.CaptureFixture[str]) -> None:
     console.print_table(
-        {
-            "rows": 1200,
-            "f1": 0.91239,
-            "rate": 3e-5,
-            "best": "a b",
-            "none": None,
-            "seeds": [1, 0.5],
-            "kinds": {"one": {"more": True}, "other": 2},
-            "pairs": [[1], [2]],
-            "by": {"x": {"n": 1, "long name": 0.25}, "yy": {"n": 22_000, "long name": 1.0}},
-        }
-    )
+        {"rows": 1200, "f1": 0.91239, "rate": 3e-5, "best": "a b", "none": None, "seeds": [1, 0.5],
+         "kinds": {"one": {"more": True}, "other": 2}, "pairs": [[1], [2]],
+         "by": {"x": {"n": 1, "long name": 0.25}, "yy": {"n": 22_000, "long name": 1.0}}},
+    )  # fmt: skip
     assert capfd.readouterr().out.split("\n") == [
         "rows            1,200",
         "f1              0.9124",

@@ -156,15 +156,10 @@ def test_read_json_rejects_devices_and_pipes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("paths", "names"),
-    [
-        ("runs/a other/b", "a b"),
-        ("runs/a", "a"),
-        ("a/seed-0 b/seed-0", "a b"),
-        ("a/seed-0 a/seed-1 b/seed-0", "a/seed-0 a/seed-1 b/seed-0"),
-        ("a/x/model b/model", "a/x b"),
-        ("a a/a", "a a/a"),
-    ],
-)
+    [("runs/a other/b", "a b"), ("runs/a", "a"), ("a/seed-0 b/seed-0", "a b"),
+     ("a/seed-0 a/seed-1 b/seed-0", "a/seed-0 a/seed-1 b/seed-0"), ("a/x/model b/model", "a/x b"),
+     ("a a/a", "a a/a")],
+)  # fmt: skip
 def test_distinct_names_are_as_short_as_possible(paths: str, names: str) -> None:
     named = distinct_names([Path(path) for path in paths.split()])
     assert named == names.split()

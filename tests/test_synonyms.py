@@ -119,15 +119,10 @@ def test_pipelines_suggest_a_parameter(tiny: Path) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "name", "bertkit_name"),
-    [
-        (EmbedTokens, "hidden_layer", "layer"),
-        (Generate, "max_new_tokens", "decoding"),
-        (Generate, "temperature", "decoding"),
-        (Generate, "stop_strings", "stop"),
-        (Searcher, "k", "top"),
-        (Searcher, "score_threshold", "min_score"),
-    ],
-)
+    [(EmbedTokens, "hidden_layer", "layer"), (Generate, "max_new_tokens", "decoding"),
+     (Generate, "temperature", "decoding"), (Generate, "stop_strings", "stop"),
+     (Searcher, "k", "top"), (Searcher, "score_threshold", "min_score")],
+)  # fmt: skip
 def test_calls_of_pipelines_suggest_a_parameter(kind: Any, name: str, bertkit_name: str) -> None:
     with pytest.raises(ConfigError, match=rf"^{name}: {kind.__name__} .*mean '{bertkit_name}'\?$"):
         kind.__call__(None, "a", **{name: 3})

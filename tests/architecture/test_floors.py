@@ -11,16 +11,8 @@ SOURCE = Path(__file__).parents[2] / "src" / "bertkit"
 
 LAYERS = (  # lowest layer first
     ("errors",),
-    (
-        "metrics",
-        "storage",
-        "memory",
-        "threads",
-        "console",
-        "published_keys",
-        "synonyms",
-        "registry",
-    ),
+    ("metrics", "storage", "memory", "threads", "console", "published_keys", "synonyms",
+     "registry"),
     ("text", "batch", "config", "progress"),
     ("nn", "data"),
     ("models",),
@@ -33,7 +25,7 @@ LAYERS = (  # lowest layer first
     ("commands",),
     ("cli",),
     ("__init__", "__main__"),
-)
+)  # fmt: skip
 LAYER = {name: number for number, names in enumerate(LAYERS) for name in names}
 
 

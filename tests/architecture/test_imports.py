@@ -96,17 +96,10 @@ def test_help_skips_heavy_packages() -> None:
 
 @pytest.mark.parametrize(
     "module",
-    [
-        *modules("text"),
-        "bertkit.metrics",
-        "bertkit.data.document_readers",
-        "bertkit.errors",
-        "bertkit.cli",
-        "bertkit.recipes.vocabulary",
-        "bertkit.recipes.prepare",
-        "bertkit.recipes.embed",
-    ],
-)
+    [*modules("text"), "bertkit.metrics", "bertkit.data.document_readers", "bertkit.errors",
+     "bertkit.cli", "bertkit.recipes.vocabulary", "bertkit.recipes.prepare",
+     "bertkit.recipes.embed"],
+)  # fmt: skip
 def test_text_and_metrics_do_not_import_torch(module: str) -> None:
     done = python(f"import sys; sys.modules['torch'] = None; import {module}")
     assert done.returncode == 0, done.stderr

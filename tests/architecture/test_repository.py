@@ -197,17 +197,10 @@ def test_source_does_not_execute_checkpoint_content(path: Path) -> None:
 
 @pytest.mark.parametrize(
     "code",
-    [
-        "import pickle",
-        "from joblib import load",
-        "import torch\ntorch.load('x')",
-        "torch.load('x', weights_only=False)",
-        "def f():\n    from torch import load",
-        "eval('1')",
-        "f(trust_remote_code=True)",
-        "np.load(p, allow_pickle=flag)",
-    ],
-)
+    ["import pickle", "from joblib import load", "import torch\ntorch.load('x')",
+     "torch.load('x', weights_only=False)", "def f():\n    from torch import load", "eval('1')",
+     "f(trust_remote_code=True)", "np.load(p, allow_pickle=flag)"],
+)  # fmt: skip
 def test_executes_reports_unsafe_code(code: str) -> None:
     assert list(executes(code))
 

@@ -45,16 +45,9 @@ pytestmark = [
 
 CASES = {
     **dict.fromkeys(("bert", "roberta", "distilbert", "electra", "albert"), "classify"),
-    "modernbert": "classify",
-    "gte": "classify",
-    "bert tag": "tag",
-    "bert answer": "answer",
-    "gpt2": "lm",
-    "llama": "lm",
-    "llama shared": "lm",
-    "t5": "lm",
-    "bart": "lm",
-}
+    "modernbert": "classify", "gte": "classify", "bert tag": "tag", "bert answer": "answer",
+    "gpt2": "lm", "llama": "lm", "llama shared": "lm", "t5": "lm", "bart": "lm",
+}  # fmt: skip
 AUTO = {
     "classify": "AutoModelForSequenceClassification",
     "tag": "AutoModelForTokenClassification",

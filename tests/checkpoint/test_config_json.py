@@ -67,15 +67,10 @@ def test_load_rejects_tensorflow_checkpoint(tmp_path: Path) -> None:
 # More cases are in faults/test_bad_input.py.
 @pytest.mark.parametrize(
     ("changes", "message"),
-    [
-        ({"model_type": None}, r"config\.json: has no model_type; add"),
-        (
-            {"bertkit": {"length": "long"}},
-            r"config\.json: bertkit\.length must be a number of tokens",
-        ),
-        ({"id2label": {"0": "a"}}, "id2label has 1 labels, but the classify head has 3"),
-    ],
-)
+    [({"model_type": None}, r"config\.json: has no model_type; add"),
+     ({"bertkit": {"length": "long"}}, r"config\.json: bertkit\.length must be a number of tokens"),
+     ({"id2label": {"0": "a"}}, "id2label has 1 labels, but the classify head has 3")],
+)  # fmt: skip
 def test_load_reports_file_of_invalid_setting(
     changes: dict[str, Any], message: str, folder: Path
 ) -> None:

@@ -52,15 +52,9 @@ def resolve_names(hub: str, cache: Path, *names: tuple[str, str | None]) -> list
 
 def test_resolve_downloads_revisions_and_reports_errors(hub: str, tmp_path: Path) -> None:
     newest, old, exact, revision, missing, closed = resolve_names(
-        hub,
-        tmp_path,
-        ("org/tiny", None),
-        ("org/tiny", "old"),
-        ("org/tiny", COMMITS["old"]),
-        ("org/tiny", "none"),
-        ("org/none", None),
-        ("org/closed", None),
-    )
+        hub, tmp_path, ("org/tiny", None), ("org/tiny", "old"), ("org/tiny", COMMITS["old"]),
+        ("org/tiny", "none"), ("org/none", None), ("org/closed", None),
+    )  # fmt: skip
     expected = {
         name: data.decode() for name, data in FILES.items() if not name.endswith((".bin", ".py"))
     }

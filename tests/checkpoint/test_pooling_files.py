@@ -75,19 +75,14 @@ def test_dense_layer_from_sentence_transformers_loads(
 
 @pytest.mark.parametrize(
     ("change", "message"),
-    [
-        (
-            {"activation_function": "os.system"},
-            "activation_function = 'os.system' is not supported",
-        ),
-        ({"use_residual": True}, "use_residual = True"),
-        ({"module_input_name": "token_embeddings"}, "module_input_name"),
-        ({"in_features": "x"}, "in_features and out_features must be positive"),
-        ({"out_features": 6}, "the weights do not match"),
-        ({"in_features": 10**7, "out_features": 10**9}, "the weights do not match"),
-        ({"bias": False}, "the weights do not match"),
-    ],
-)
+    [({"activation_function": "os.system"}, "activation_function = 'os.system' is not supported"),
+     ({"use_residual": True}, "use_residual = True"),
+     ({"module_input_name": "token_embeddings"}, "module_input_name"),
+     ({"in_features": "x"}, "in_features and out_features must be positive"),
+     ({"out_features": 6}, "the weights do not match"),
+     ({"in_features": 10**7, "out_features": 10**9}, "the weights do not match"),
+     ({"bias": False}, "the weights do not match")],
+)  # fmt: skip
 def test_load_rejects_unsupported_dense_layers(
     change: dict[str, Any], message: str, plain: Path
 ) -> None:

@@ -123,14 +123,9 @@ def any_device(monkeypatch: Patch) -> str:
 
 @pytest.mark.parametrize(
     ("task", "folder"),
-    [
-        ("embed", "model"),
-        ("fill-mask", "model"),
-        ("next-sentence", "model"),
-        ("token-embeddings", "model"),
-        ("generate", "gpt"),
-    ],
-)
+    [("embed", "model"), ("fill-mask", "model"), ("next-sentence", "model"),
+     ("token-embeddings", "model"), ("generate", "gpt")],
+)  # fmt: skip
 def test_pipeline_moves_the_weights(task: str, folder: str, files: Path, any_device: str) -> None:
     loaded = load(files / folder)
     for model in (files / folder, loaded):

@@ -36,15 +36,9 @@ def test_commands_accept_task_by_class_name(
     shop: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     files = [
-        "--train",
-        "rows.tsv",
-        "--dev",
-        "rows.tsv",
-        "--label-column",
-        "stars",
-        "--text-column",
+        "--train", "rows.tsv", "--dev", "rows.tsv", "--label-column", "stars", "--text-column",
         "text",
-    ]
+    ]  # fmt: skip
     fit = ["--epochs", "30", "--batch-size", "8", "--learning-rate", "1e-2", "--precision", "fp32"]
     command = ["finetune", "rate:Rate", "--model", "model", "--out", "stars", *files, *fit]
     assert cli.run(command) == 0

@@ -170,16 +170,11 @@ def test_bmm_in_bf16_matches_reference_approximately(
 
 @pytest.mark.parametrize(
     ("sizes", "case", "scores"),
-    [
-        ([40] * 50, "all", 50 * 40 * 40),
-        ([400, 400], "all", 2 * 400 * 400),
-        ([400], "all", 400 * 400),
-        ([407] * 9, "cross", 9 * 407 * 50),
-        ([2000], "causal", 2000 * 2000 * 0.52),
-        ([2000], "window of 20", 2000 * (32 + 2 * 20)),
-        ([2000], "causal window", 2000 * (32 + 20)),
-    ],
-)
+    [([40] * 50, "all", 50 * 40 * 40), ([400, 400], "all", 2 * 400 * 400),
+     ([400], "all", 400 * 400), ([407] * 9, "cross", 9 * 407 * 50),
+     ([2000], "causal", 2000 * 2000 * 0.52), ([2000], "window of 20", 2000 * (32 + 2 * 20)),
+     ([2000], "causal window", 2000 * (32 + 20))],
+)  # fmt: skip
 def test_bmm_computes_scores_in_limited_blocks(
     sizes: list[int], case: str, scores: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -292,16 +287,11 @@ def test_output_does_not_depend_on_other_sequences(size: int, case: str) -> None
 
 @pytest.mark.parametrize(
     ("dtype", "learns", "amx", "longest"),
-    [
-        (torch.float32, False, True, 192),
-        (torch.float32, True, True, 192),
-        (torch.bfloat16, False, False, 513),
-        (torch.bfloat16, False, True, 96),
-        (torch.bfloat16, True, False, 512),
-        (torch.bfloat16, True, True, 512),
-    ],
+    [(torch.float32, False, True, 192), (torch.float32, True, True, 192),
+     (torch.bfloat16, False, False, 513), (torch.bfloat16, False, True, 96),
+     (torch.bfloat16, True, False, 512), (torch.bfloat16, True, True, 512)],
     ids=str,
-)
+)  # fmt: skip
 def test_kernel_choice_depends_on_length(
     dtype: torch.dtype, learns: bool, amx: bool, longest: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -34,15 +34,9 @@ TASK = Classify(LABELS, ClassifyOptions(pairs=False, regression=False, multi_lab
 def model_of(family: Family) -> Model:
     more = {"dropout": 0.0} if family is not LLAMA else {}
     return tiny_model(
-        VOCAB,
-        "classify",
-        "lm",
-        labels=LABELS,
-        family=family,
-        spread=0.2,
-        **MORE[family.name],
+        VOCAB, "classify", "lm", labels=LABELS, family=family, spread=0.2, **MORE[family.name],
         **more,
-    )
+    )  # fmt: skip
 
 
 def rows() -> list[torch.Tensor]:

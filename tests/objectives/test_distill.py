@@ -248,16 +248,10 @@ def split_batches(lengths: list[int], parts: int, *, head: str) -> list[Batch]:
 @pytest.mark.parametrize("head", ["classify", "tag"])
 @pytest.mark.parametrize(
     "terms",
-    [
-        {"labels": 1.0},
-        {"outputs": 1.0},
-        {"states": 1.0},
-        {"states": 1.0, "compare": "cosine"},
-        {"attention": 1.0},
-        {"relations": 1.0},
-    ],
+    [{"labels": 1.0}, {"outputs": 1.0}, {"states": 1.0}, {"states": 1.0, "compare": "cosine"},
+     {"attention": 1.0}, {"relations": 1.0}],
     ids=str,
-)
+)  # fmt: skip
 def test_gradients_do_not_depend_on_batch_split(terms: dict[str, Any], head: str) -> None:
     lengths = [3 + (7 * i) % 18 for i in range(27)]
     teacher, student = (

@@ -57,20 +57,12 @@ def test_frame_keeps_columns_and_index_of_rows() -> None:
 
 @pytest.mark.parametrize(
     ("labels", "values"),
-    [
-        (["1", "0"], [1, 0]),
-        (["-1", "10"], [-1, 10]),
-        (["01", "10"], ["01", "10"]),
-        (["true", "false"], [True, False]),
-        (["True", "False"], [True, False]),
-        (["1.0", "0.0"], [1.0, 0.0]),
-        (["0.5", "-2.0"], [0.5, -2.0]),
-        (["1.0", "1"], ["1.0", "1"]),
-        (["True", "yes"], ["True", "yes"]),
-        (["nan", "None"], ["nan", "None"]),
-        (["1", "one"], ["1", "one"]),
-    ],
-)
+    [(["1", "0"], [1, 0]), (["-1", "10"], [-1, 10]), (["01", "10"], ["01", "10"]),
+     (["true", "false"], [True, False]), (["True", "False"], [True, False]),
+     (["1.0", "0.0"], [1.0, 0.0]), (["0.5", "-2.0"], [0.5, -2.0]), (["1.0", "1"], ["1.0", "1"]),
+     (["True", "yes"], ["True", "yes"]), (["nan", "None"], ["nan", "None"]),
+     (["1", "one"], ["1", "one"])],
+)  # fmt: skip
 def test_frame_restores_label_types(labels: list[str], values: list[object]) -> None:
     pytest.importorskip("pandas")
     assert frame([LabelAnswer(label, 0.5, {}) for label in labels])["label"].tolist() == values

@@ -99,34 +99,19 @@ def pages(text: str) -> Mapping[str, dict[str, Any]]:
     scores = {"train": file, "dev": file, "table": table(text), "chart": chart}
     scores |= {"settings": Table(text, [(text, text)])}
     return {
-        "window.html": {
-            "title": text,
-            "lead": text,
-            "form": Form("/", fields, text, alert=text, examples=examples),
-            "texts": [Marked(text)],
-            "link": ("/", text),
-            "links": {"/": text},
-            "questions": {text: text},
-            "question": text,
-            "sources": [Source("a.py", 1, text, text)],
-            "alerts": [text],
-            "figures": [Figure(text, text, parts)],
-        },
+        "window.html": {"title": text, "lead": text,
+                        "form": Form("/", fields, text, alert=text, examples=examples),
+                        "texts": [Marked(text)], "link": ("/", text), "links": {"/": text},
+                        "questions": {text: text}, "question": text,
+                        "sources": [Source("a.py", 1, text, text)], "alerts": [text],
+                        "figures": [Figure(text, text, parts)]},
         "errors.html": errors(text),
-        "contexts.html": {
-            "word": text,
-            "layer": text,
-            "texts": table(text),
-            "charts": [chart],
-            "models": [(text, text, text, table(text))],
-        },
-        "experiment.html": {
-            "charts": {text: chart},
-            "runs": table(text),
-            "failed": Table(text, [(text, text)]),
-            "settings": Table(text, [(text, text)]),
-        },
-    }
+        "contexts.html": {"word": text, "layer": text, "texts": table(text), "charts": [chart],
+                          "models": [(text, text, text, table(text))]},
+        "experiment.html": {"charts": {text: chart}, "runs": table(text),
+                            "failed": Table(text, [(text, text)]),
+                            "settings": Table(text, [(text, text)])},
+    }  # fmt: skip
 
 
 PAGES = list(pages(""))
@@ -197,16 +182,9 @@ def test_decoder_page_contains_steps_as_json() -> None:
     values = document_values(HOSTILE, steps)
     form = Form("/steps", [], "Write")
     read = Reader(
-        render(
-            StepsPage.template,
-            script=StepsPage.script,
-            forms=True,
-            form=form,
-            links={"/": "a"},
-            here="/",
-            **values,
-        )
-    )
+        render(StepsPage.template, script=StepsPage.script, forms=True, form=form,
+               links={"/": "a"}, here="/", **values),
+    )  # fmt: skip
     assert [tag for tag, _ in read.tags].count("script") == 2
     assert "img" not in {tag for tag, _ in read.tags}
     data, _ = read.contents("script")

@@ -30,46 +30,21 @@ from bertkit.view.runs import (
 )
 
 DAMAGED = [
-    b"\xff\xfe{}",
-    b"{",
-    b"[1]",
-    b"3",
-    b"null",
-    b'"step"',
-    b"{}",
-    b'{"loss": 1.0}',
-    b'{"step": "1"}',
-    b'{"step": null}',
-    b'{"step": true}',
-    b'{"step": -1}',
-    b'{"step": 1.5}',
-    b'{"step": NaN}',
-    b'{"step": 1' + b"0" * 30 + b"}",
-    b'{"step": 1' + b"0" * 5000 + b"}",
-    b'{"step": 1, "loss": "1.0"}',
-    b'{"step": 1, "loss": null}',
-    b'{"step": 1, "loss": [1]}',
-    b'{"step": 1, "learning_rate": {}}',
-    b'{"step": 1, "scores": 1}',
-    b'{"step": 1, "scores": {"f1": "x"}}',
-    b'{"step": 1, "held_out": [1.0]}',
-    b'{"step": 1, "held_out": {"mlm": null}}',
-    b'{"step": 1, "epoch": "1"}',
+    b"\xff\xfe{}", b"{", b"[1]", b"3", b"null", b'"step"', b"{}", b'{"loss": 1.0}',
+    b'{"step": "1"}', b'{"step": null}', b'{"step": true}', b'{"step": -1}', b'{"step": 1.5}',
+    b'{"step": NaN}', b'{"step": 1' + b"0" * 30 + b"}", b'{"step": 1' + b"0" * 5000 + b"}",
+    b'{"step": 1, "loss": "1.0"}', b'{"step": 1, "loss": null}', b'{"step": 1, "loss": [1]}',
+    b'{"step": 1, "learning_rate": {}}', b'{"step": 1, "scores": 1}',
+    b'{"step": 1, "scores": {"f1": "x"}}', b'{"step": 1, "held_out": [1.0]}',
+    b'{"step": 1, "held_out": {"mlm": null}}', b'{"step": 1, "epoch": "1"}',
     b'{"step": 1, "more": ' + b"[" * 100_000 + b"}",
-]
+]  # fmt: skip
 
 RECORDS = [
-    b"",
-    b"\xff",
-    b"[]",
-    b"1",
-    b"null",
-    b'{"config": 3}',
-    b'{"config": {"train": [1]}}',
-    b'{"corpus_folder": 1}',
-    b"[" * 100_000,
+    b"", b"\xff", b"[]", b"1", b"null", b'{"config": 3}', b'{"config": {"train": [1]}}',
+    b'{"corpus_folder": 1}', b"[" * 100_000,
     b'{"config": {"train": {"steps": 1' + b"0" * 5000 + b"}}}",
-]
+]  # fmt: skip
 
 
 def shown(runs: list[RunView]) -> str:
