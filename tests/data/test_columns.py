@@ -20,20 +20,15 @@ def table(tmp_path: Path, *lines: str) -> Path:
 
 @pytest.mark.parametrize(
     ("header", "roles"),
-    [
-        ("text|label", Roles("text", "label")),
-        ("Label|Text", Roles("Text", "Label")),
-        ("idx|sentence|label", Roles("sentence", "label")),
-        ("text|labels", Roles("text", "labels")),
-        ("title|text|label", Roles("text", "label")),
-        ("text|intent|label", Roles("text", "label")),
-        ("sentence1|sentence2|label", Roles("sentence1", "label", "sentence2")),
-        ("question|sentence|label", Roles("question", "label", "sentence")),
-        ("id|question1|question2|is_duplicate", Roles("question1", "is_duplicate", "question2")),
-        ("premise|hypothesis|gold_label", Roles("premise", "gold_label", "hypothesis")),
-        ("Quality|#1 ID|#2 ID|#1 String|#2 String", Roles("#1 String", "Quality", "#2 String")),
-    ],
-)
+    [("text|label", Roles("text", "label")), ("Label|Text", Roles("Text", "Label")),
+     ("idx|sentence|label", Roles("sentence", "label")), ("text|labels", Roles("text", "labels")),
+     ("title|text|label", Roles("text", "label")), ("text|intent|label", Roles("text", "label")),
+     ("sentence1|sentence2|label", Roles("sentence1", "label", "sentence2")),
+     ("question|sentence|label", Roles("question", "label", "sentence")),
+     ("id|question1|question2|is_duplicate", Roles("question1", "is_duplicate", "question2")),
+     ("premise|hypothesis|gold_label", Roles("premise", "gold_label", "hypothesis")),
+     ("Quality|#1 ID|#2 ID|#1 String|#2 String", Roles("#1 String", "Quality", "#2 String"))],
+)  # fmt: skip
 def test_choose_columns_recognizes_names(header: str, roles: Roles, tmp_path: Path) -> None:
     row = "|".join("a" for _ in header.split("|"))
     assert choose_columns(Rows.read(table(tmp_path, header, row))) == roles
@@ -45,14 +40,10 @@ NO_HEADER = r", or header=False if the first line is data \(columns: "
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        (
-            ["text|intent|lang", "where is it|find|en"],
-            r"a known name for the label; set label_column= \(columns: text, intent, lang",
-        ),
-        (
-            ["body|label", "a fine day|x"],
-            r"no column has a known name for the text; set text_column=" + NO_HEADER,
-        ),
+        (["text|intent|lang", "where is it|find|en"],
+         r"a known name for the label; set label_column= \(columns: text, intent, lang"),
+        (["body|label", "a fine day|x"],
+         r"no column has a known name for the text; set text_column=" + NO_HEADER),
         (
             ["ham|see you at noon, and not a moment later", "spam|win a prize"],
             r"rows\.tsv: no column has a known name for the text and the label; set "
@@ -60,12 +51,10 @@ NO_HEADER = r", or header=False if the first line is data \(columns: "
             + NO_HEADER
             + r"ham, see you at noon, and not a mom\.\.\.\)",
         ),
-        (
-            ["sentence_A|sentence_B|relatedness_score|entailment_judgment", "a|b|1.5|NEUTRAL"],
-            r"the label could be 'relatedness_score' or 'entailment_judgment'; set label_",
-        ),
+        (["sentence_A|sentence_B|relatedness_score|entailment_judgment", "a|b|1.5|NEUTRAL"],
+         r"the label could be 'relatedness_score' or 'entailment_judgment'; set label_"),
     ],
-)
+)  # fmt: skip
 def test_columns_without_a_known_name_must_be_named(
     lines: list[str], message: str, tmp_path: Path
 ) -> None:

@@ -192,45 +192,26 @@ LATIN = "Ein Satz.\nDer zweite hört nicht auf.\n".encode("latin-1")
 
 @pytest.mark.parametrize(
     ("name", "content", "message"),
-    [
-        ("a.txt", LATIN, r"a\.txt:2: not UTF-8 \(0xf6 at byte 22\); .*iconv"),
-        ("a.txt.gz", LATIN, r"a\.txt\.gz:2: not UTF-8 \(0xf6 at byte 22\)"),
-        (
-            "a.jsonl",
-            b'{"text": "A"}\n{"text": "\xff"}\n',
-            r"a\.jsonl:2: not UTF-8 \(0xff at byte 24",
-        ),
-        ("a.txt", b"PNG\n\0\1\2", r"a\.txt:2: binary file \(zero byte at byte 4\)"),
-        (
-            "a.txt",
-            "A.\n".encode("utf-16"),
-            r"a\.txt:1: expected UTF-8, got UTF-16.*iconv -f UTF-16",
-        ),
-        ("a.txt", " \n\n\t", r"a\.txt: the file contains no text"),
-        ("a.jsonl", "\n\n", r"a\.jsonl: the file contains no text"),
-        (
-            "a.jsonl",
-            '{"text": "A"}\n{"txt": "B"}\n',
-            r"a\.jsonl:2: no field 'text'; did you mean 'txt'",
-        ),
-        (
-            "a.jsonl",
-            '{"text": "A"}\n\n{"text": 3}',
-            r"a\.jsonl:3: field 'text' must contain text, got int",
-        ),
-        ("a.jsonl", '{"text": "A"}\n{"text": "B"\n', r"a\.jsonl:2: invalid JSON"),
-        ("a.jsonl", '{"text": "A"}\n\x0c\n{"text": "B"}\n', r"a\.jsonl:2: invalid JSON"),
-        (
-            "a.jsonl",
-            '{"text": "A"}\n{"text": "B", "n": NaN}\n',
-            r"2: invalid JSON .*null instead of NaN",
-        ),
-        ("a.jsonl", '{"text": "A", "n": ' + "[" * 100_000, r"a\.jsonl:1: invalid JSON"),
-        ("a.jsonl", '{"text": "A"} {"text": "B"}\n', r"a\.jsonl:1: invalid JSON"),
-        ("a.jsonl", '[{"text": "A"}]', r"a\.jsonl:1: expected a JSON object, got list"),
-        ("a.jsonl", '{"text": "\\ud800"}', r"a\.jsonl:1: lone surrogate"),
-    ],
-)
+    [("a.txt", LATIN, r"a\.txt:2: not UTF-8 \(0xf6 at byte 22\); .*iconv"),
+     ("a.txt.gz", LATIN, r"a\.txt\.gz:2: not UTF-8 \(0xf6 at byte 22\)"),
+     ("a.jsonl", b'{"text": "A"}\n{"text": "\xff"}\n', r"a\.jsonl:2: not UTF-8 \(0xff at byte 24",),
+     ("a.txt", b"PNG\n\0\1\2", r"a\.txt:2: binary file \(zero byte at byte 4\)"),
+     ("a.txt", "A.\n".encode("utf-16"), r"a\.txt:1: expected UTF-8, got UTF-16.*iconv -f UTF-16"),
+     ("a.txt", " \n\n\t", r"a\.txt: the file contains no text"),
+     ("a.jsonl", "\n\n", r"a\.jsonl: the file contains no text"),
+     ("a.jsonl", '{"text": "A"}\n{"txt": "B"}\n',
+      r"a\.jsonl:2: no field 'text'; did you mean 'txt'"),
+     ("a.jsonl", '{"text": "A"}\n\n{"text": 3}',
+      r"a\.jsonl:3: field 'text' must contain text, got int"),
+     ("a.jsonl", '{"text": "A"}\n{"text": "B"\n', r"a\.jsonl:2: invalid JSON"),
+     ("a.jsonl", '{"text": "A"}\n\x0c\n{"text": "B"}\n', r"a\.jsonl:2: invalid JSON"),
+     ("a.jsonl", '{"text": "A"}\n{"text": "B", "n": NaN}\n',
+      r"2: invalid JSON .*null instead of NaN"),
+     ("a.jsonl", '{"text": "A", "n": ' + "[" * 100_000, r"a\.jsonl:1: invalid JSON"),
+     ("a.jsonl", '{"text": "A"} {"text": "B"}\n', r"a\.jsonl:1: invalid JSON"),
+     ("a.jsonl", '[{"text": "A"}]', r"a\.jsonl:1: expected a JSON object, got list"),
+     ("a.jsonl", '{"text": "\\ud800"}', r"a\.jsonl:1: lone surrogate")],
+)  # fmt: skip
 def test_documents_reports_position_of_unusable_text(
     tmp_path: Path, name: str, content: str | bytes, message: str
 ) -> None:

@@ -69,18 +69,40 @@ def test_separator_option_accepts_any_character(tmp_path: Path) -> None:
         Rows.read(path, separator="comma")
 
 
+@pytest.mark.parametrize("name", ["a.all", "reviews.test", "data", "a.dat.gz"])
+def test_separator_option_accepts_any_suffix(name: str, tmp_path: Path) -> None:
+    path = write(tmp_path / name, "gut Das Essen war sehr lecker\n")
+    found = Rows.read(path, separator="space", header=False)
+    assert values(found) == [{"1": "gut", "2": "Das Essen war sehr lecker"}]
+    with pytest.raises(DataError, match="or set separator= for a text file with another suffix"):
+        Rows.read(path)
+
+
 @pytest.mark.parametrize(
-    ("name", "line", "message"),
+    ("names", "row"),
     [
-        ("a.csv", "text;label", "no comma but a semicolon; set separator=';' if the semicolon"),
-        ("a.csv", "text\tlabel", 'no comma but a tab; set separator="tab" if the tab separates'),
-        (
-            "a.tsv",
-            "text,label",
-            "no tab but a comma; set separator=',' if the comma separates the columns",
-        ),
+        (("评论", "情感"), ("菜的味道真的很好", "正面")),
+        (("本文", "分類"), ("料理がとても美味しかった", "エンターテインメント")),
+        (("ข้อความ", "ความรู้สึก"), ("อาหารร้านนี้อร่อยมากจริงๆ", "เชิงบวก")),
+        (("리뷰", "감정"), ("음식이 정말 아주 맛있었어요", "긍정")),
+        (("समीक्षा", "भावना"), ("यहाँ का खाना बहुत अच्छा था", "सकारात्मक")),
     ],
 )
+def test_names_and_values_can_be_in_any_script(
+    names: tuple[str, str], row: tuple[str, str], tmp_path: Path
+) -> None:
+    for name, separator in (("a.tsv", "\t"), ("a.csv", ",")):
+        path = write(tmp_path / name, f"{separator.join(names)}\n{separator.join(row)}\n")
+        assert values(Rows.read(path)) == [dict(zip(names, row, strict=True))]
+
+
+@pytest.mark.parametrize(
+    ("name", "line", "message"),
+    [("a.csv", "text;label", "no comma but a semicolon; set separator=';' if the semicolon"),
+     ("a.csv", "text\tlabel", 'no comma but a tab; set separator="tab" if the tab separates'),
+     ("a.tsv", "text,label",
+      "no tab but a comma; set separator=',' if the comma separates the columns")],
+)  # fmt: skip
 def test_read_rejects_other_separators_by_default(
     tmp_path: Path, name: str, line: str, message: str
 ) -> None:
@@ -214,23 +236,18 @@ def test_rows_of_empty_cells_are_kept(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "content", "message"),
-    [
-        ("a.tsv", "text\tlabel\nA\t0\nB\n", r"a\.tsv:3: expected 2 columns .* got 1"),
-        ("a.csv", 'text,label\n"A\nB",0\nC,1,2\n', r"a\.csv:4: expected 2 columns .* got 3"),
-        ("a.csv", 'text,label\nA,0\n"B,1\nC,1\n', r"a\.csv:3: invalid CSV"),
-        ("a.tsv", "text\ttext\nA\tB\n", r"a\.tsv:1: two columns have the same name"),
-        ("a.tsv", "text\tlabel\n", r"a\.tsv: only a header line"),
-        ("a.tsv", "\n", r"a\.tsv: the file is empty"),
-        (
-            "a.jsonl",
-            '{"text": "A", "label": 0}\n{"text": "B", "lable": 1}\n',
-            r"2: no field 'label'.*'lable'",
-        ),
-        ("a.jsonl", '{"text": "A"}\nB\n', r"a\.jsonl:2: invalid JSON"),
-        ("a.xlsx", "A", r"a\.xlsx: unsupported file type"),
-        ("a.tsv", b"A\t\xff\n", r"a\.tsv:1: not UTF-8"),
-    ],
-)
+    [("a.tsv", "text\tlabel\nA\t0\nB\n", r"a\.tsv:3: expected 2 columns .* got 1"),
+     ("a.csv", 'text,label\n"A\nB",0\nC,1,2\n', r"a\.csv:4: expected 2 columns .* got 3"),
+     ("a.csv", 'text,label\nA,0\n"B,1\nC,1\n', r"a\.csv:3: invalid CSV"),
+     ("a.tsv", "text\ttext\nA\tB\n", r"a\.tsv:1: two columns have the same name"),
+     ("a.tsv", "text\tlabel\n", r"a\.tsv: only a header line"),
+     ("a.tsv", "\n", r"a\.tsv: the file is empty"),
+     ("a.jsonl", '{"text": "A", "label": 0}\n{"text": "B", "lable": 1}\n',
+      r"2: no field 'label'.*'lable'"),
+     ("a.jsonl", '{"text": "A"}\nB\n', r"a\.jsonl:2: invalid JSON"),
+     ("a.xlsx", "A", r"a\.xlsx: unsupported file type"),
+     ("a.tsv", b"A\t\xff\n", r"a\.tsv:1: not UTF-8")],
+)  # fmt: skip
 def test_read_reports_position_of_unusable_rows(
     tmp_path: Path, name: str, content: str | bytes, message: str
 ) -> None:

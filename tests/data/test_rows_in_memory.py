@@ -137,48 +137,29 @@ def test_similarity_and_tag_accept_rows() -> None:
 
 @pytest.mark.parametrize(
     ("rows", "reading", "message"),
-    [
-        ({"text": ["a", " "], "label": ["x", "y"]}, None, r"^train\[1\]: the text is empty"),
-        ([("a", "x"), ("b", None)], None, r"^train\[1\]: no label; add a label"),
-        ([("a", "x"), ("b", math.nan)], None, r"^train\[1\]: no label; add a label"),
-        ([("a", "x"), ("b",)], None, r"^train\[1\]: expected 2 items as in train\[0\], got 1 item"),
-        (
-            [{"text": "a", "label": "x"}, ("b", "y")],
-            None,
-            r"^train\[1\]: expected a dict .*, got 2 items",
-        ),
-        ([("a", "b", "c", "d")], None, r"^train\[0\]: got 4 items; pass \(text, label\)"),
-        ([{"text": "a", "label": "x"}, {"text": "b"}], None, r"^train\[1\]: no field 'label'"),
-        ([1, 2], None, r"^train\[0\]: unsupported row an int; pass a DataFrame"),
-        (7, None, r"^train: unsupported type int; pass a DataFrame"),
-        (
-            ["a b c", "d e f"],
-            None,
-            r"^train: .* known name for the label; set label_column= \(columns: text\)$",
-        ),
-        ({"text": 1}, None, "^train: column 'text' must be a list, got an int"),
-        ({"text": ["a"], "label": ["x", "y"]}, None, "different lengths .*'text' 1, 'label' 2"),
-        ({"text": [], "label": []}, None, "^train: no rows"),
-        ([], None, "^train: no rows"),
-        ({"text": ["a b"], "label": [object()]}, None, "^train.0.: column 'label' contains object"),
-        ({"text": ["a \ud800"], "label": ["x"]}, None, r"^train\[0\]: lone surrogate"),
-        (
-            {"text": ["a b"], "label": ["x"]},
-            Reading(text_column="body"),
-            "^train: no column 'body'",
-        ),
-        (
-            {k: ["a b c"] for k in "pqr"},
-            None,
-            r"^train: .* for the text and the label; set text_column= and label_column= ",
-        ),
-        (
-            {"train": Dataset()},
-            None,
-            r"^train is a dict of tables; pass one of them, such as train\['train'\]",
-        ),
-    ],
-)
+    [({"text": ["a", " "], "label": ["x", "y"]}, None, r"^train\[1\]: the text is empty"),
+     ([("a", "x"), ("b", None)], None, r"^train\[1\]: no label; add a label"),
+     ([("a", "x"), ("b", math.nan)], None, r"^train\[1\]: no label; add a label"),
+     ([("a", "x"), ("b",)], None, r"^train\[1\]: expected 2 items as in train\[0\], got 1 item"),
+     ([{"text": "a", "label": "x"}, ("b", "y")], None,
+      r"^train\[1\]: expected a dict .*, got 2 items"),
+     ([("a", "b", "c", "d")], None, r"^train\[0\]: got 4 items; pass \(text, label\)"),
+     ([{"text": "a", "label": "x"}, {"text": "b"}], None, r"^train\[1\]: no field 'label'"),
+     ([1, 2], None, r"^train\[0\]: unsupported row an int; pass a DataFrame"),
+     (7, None, r"^train: unsupported type int; pass a DataFrame"),
+     (["a b c", "d e f"], None,
+      r"^train: .* known name for the label; set label_column= \(columns: text\)$"),
+     ({"text": 1}, None, "^train: column 'text' must be a list, got an int"),
+     ({"text": ["a"], "label": ["x", "y"]}, None, "different lengths .*'text' 1, 'label' 2"),
+     ({"text": [], "label": []}, None, "^train: no rows"), ([], None, "^train: no rows"),
+     ({"text": ["a b"], "label": [object()]}, None, "^train.0.: column 'label' contains object"),
+     ({"text": ["a \ud800"], "label": ["x"]}, None, r"^train\[0\]: lone surrogate"),
+     ({"text": ["a b"], "label": ["x"]}, Reading(text_column="body"), "^train: no column 'body'"),
+     ({k: ["a b c"] for k in "pqr"}, None,
+      r"^train: .* for the text and the label; set text_column= and label_column= "),
+     ({"train": Dataset()}, None,
+      r"^train is a dict of tables; pass one of them, such as train\['train'\]")],
+)  # fmt: skip
 def test_errors_use_python_names(rows: Any, reading: Reading | None, message: str) -> None:
     with pytest.raises(BertkitError, match=message) as error:
         take(Classify, rows, reading, "train")
@@ -262,19 +243,10 @@ def test_take_rejects_duplicate_column_names() -> None:
 
 @pytest.mark.parametrize(
     ("items", "rows"),
-    [
-        (Dataset(), True),
-        ({"text": TEXTS}, True),
-        ([{"text": "a"}], True),
-        (np.array(TEXTS), True),
-        (Path("a.csv"), True),
-        (TEXTS, False),
-        ([("a", "b")], False),
-        ("a text", False),
-        (iter(TEXTS), False),
-        ([], False),
-    ],
-)
+    [(Dataset(), True), ({"text": TEXTS}, True), ([{"text": "a"}], True), (np.array(TEXTS), True),
+     (Path("a.csv"), True), (TEXTS, False), ([("a", "b")], False), ("a text", False),
+     (iter(TEXTS), False), ([], False)],
+)  # fmt: skip
 def test_is_rows_recognizes_tables(items: Any, rows: bool) -> None:
     assert is_rows(items) == rows
 

@@ -63,7 +63,7 @@ def test_split_joins_lines_and_splits_at_blank_lines() -> None:
 
 
 @given(st.text(st.sampled_from("abA.!?'\"“”‘’«»()… \n1,中\u3000é\U0001d11e"), max_size=300))
-@settings(max_examples=500)
+@settings(max_examples=200)
 def test_split_keeps_all_characters_in_order(text: str) -> None:
     found = split(text)
     assert "".join("".join(found).split()) == "".join(text.split())
@@ -114,7 +114,7 @@ SENTENCE = st.lists(
 
 
 @given(st.lists(st.lists(SENTENCE, max_size=6), max_size=4))
-@settings(max_examples=400)
+@settings(max_examples=150)
 def test_cached_words_match_tokenizer(tokenizer: Tokenizer, batches: list[list[str]]) -> None:
     encoder = CachedTokenizer(tokenizer)
     assert all(same_ids(encoder, tokenizer, batch) for batch in batches)

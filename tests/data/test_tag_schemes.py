@@ -102,25 +102,19 @@ def test_scheme_of_other_tags_is_none() -> None:
 
 @pytest.mark.parametrize(
     ("tags", "position", "expected"),
-    [
-        ("B-A I-A|O X-A", "sentence 2, word 2", "'X-A' is not valid in .*O, or B- or I- before"),
-        ("B-A I-A|B-", "sentence 2, word 1", "'B-' is not valid in IOB2"),
-        ("B-A I-A|O b-a", "sentence 2, word 2", "'b-a' is not valid in IOB2"),
-        ("B-A|B-A O I-B", "sentence 2, word 3", "'I-B' is not valid in IOB2.*expected B-B"),
-        ("B-A|B-A I-B", "sentence 2, word 2", "'I-B' is not valid in IOB2.*expected B-B"),
-        ("I-A|I-A O B-B|I-A", "sentence 2, word 3", "'B-B' is not valid in IOB1.*expected I-B"),
-        ("I-A B-A|B-A|I-B", "sentence 2, word 1", "'B-A' is not valid in IOB1.*expected I-A"),
-        (
-            "B-A|B-B|S-A|B-A",
-            "sentence 3, word 1",
-            "'S-A' is not valid in IOB2.*expected B-A or I-A",
-        ),
-        ("B-A E-A|S-A|B-A O|S-B", "sentence 3, word 2", "'O' .*BIOES.*expected I-A or E-A after"),
-        ("B-A E-A|S-A|B-A E-B|S-B", "sentence 3, word 2", "'E-B' .*expected I-A or E-A after B-A"),
-        ("S-A|O I-A E-A|S-B", "sentence 2, word 2", "'I-A' .*expected B-A or S-A at"),
-        ("S-A|O B-A|S-B|S-A", "sentence 2, word 2", "'B-A' .*expected E-A or S-A at the end"),
-    ],
-)
+    [("B-A I-A|O X-A", "sentence 2, word 2", "'X-A' is not valid in .*O, or B- or I- before"),
+     ("B-A I-A|B-", "sentence 2, word 1", "'B-' is not valid in IOB2"),
+     ("B-A I-A|O b-a", "sentence 2, word 2", "'b-a' is not valid in IOB2"),
+     ("B-A|B-A O I-B", "sentence 2, word 3", "'I-B' is not valid in IOB2.*expected B-B"),
+     ("B-A|B-A I-B", "sentence 2, word 2", "'I-B' is not valid in IOB2.*expected B-B"),
+     ("I-A|I-A O B-B|I-A", "sentence 2, word 3", "'B-B' is not valid in IOB1.*expected I-B"),
+     ("I-A B-A|B-A|I-B", "sentence 2, word 1", "'B-A' is not valid in IOB1.*expected I-A"),
+     ("B-A|B-B|S-A|B-A", "sentence 3, word 1", "'S-A' is not valid in IOB2.*expected B-A or I-A"),
+     ("B-A E-A|S-A|B-A O|S-B", "sentence 3, word 2", "'O' .*BIOES.*expected I-A or E-A after"),
+     ("B-A E-A|S-A|B-A E-B|S-B", "sentence 3, word 2", "'E-B' .*expected I-A or E-A after B-A"),
+     ("S-A|O I-A E-A|S-B", "sentence 2, word 2", "'I-A' .*expected B-A or S-A at"),
+     ("S-A|O B-A|S-B|S-A", "sentence 2, word 2", "'B-A' .*expected E-A or S-A at the end")],
+)  # fmt: skip
 def test_scheme_of_reports_first_invalid_tag(tags: str, position: str, expected: str) -> None:
     with pytest.raises(DataError, match=f"^{position}: .*{expected}"):
         scheme_of([part.split() for part in tags.split("|")])

@@ -162,27 +162,22 @@ def test_read_spans_accepts_both_formats(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("row", "message"),
-    [
-        ('{"text": "abc", "entities": [[1, 4, "A"]]}', "1:4 .A. is outside the text of 3"),
-        ('{"text": "abc", "entities": [[-1, 2, "A"]]}', "-1:2 .A. is outside the text"),
-        ('{"text": "abc", "entities": [[2, 2, "A"]]}', "2:2 .A. is outside the text"),
-        ('{"text": "abc", "entities": [[true, 2, "A"]]}', "True:2 .A. is outside the text"),
-        ('{"text": "abc", "entities": [[1, 3, "A"], [0, 2, "B"]]}', "0:2 .B. and 1:3 .A. overlap"),
-        ('{"text": "abc", "entities": [[0, 1, "A"], [0, 1, "A"]]}', "overlap"),
-        ('{"text": "abc", "entities": [[0, 1.5, "A"]]}', "must be .* or .start, end, label."),
-        ('{"text": "abc", "entities": [[0, 1, ""]]}', "must be .* or .start, end, label."),
-        (
-            '{"text": "abc", "entities": [{"start": 0, "end": 1, "type": "A"}]}',
-            "must be .* or .start, end, label.",
-        ),
-        ('{"text": "abc", "entities": {"A": [0, 1]}}', "'entities' must contain a list, got dict"),
-        ('{"text": 5, "entities": []}', "'text' must contain text, got int"),
-        ('{"text": "abc", "entitys": []}', "no field 'entities'; did you mean 'entitys'"),
-        ('{"text": "\\ud800", "entities": []}', "lone surrogate"),
-        ("[]", "expected a JSON object, got list"),
-        ("abc", "invalid JSON"),
-    ],
-)
+    [('{"text": "abc", "entities": [[1, 4, "A"]]}', "1:4 .A. is outside the text of 3"),
+     ('{"text": "abc", "entities": [[-1, 2, "A"]]}', "-1:2 .A. is outside the text"),
+     ('{"text": "abc", "entities": [[2, 2, "A"]]}', "2:2 .A. is outside the text"),
+     ('{"text": "abc", "entities": [[true, 2, "A"]]}', "True:2 .A. is outside the text"),
+     ('{"text": "abc", "entities": [[1, 3, "A"], [0, 2, "B"]]}', "0:2 .B. and 1:3 .A. overlap"),
+     ('{"text": "abc", "entities": [[0, 1, "A"], [0, 1, "A"]]}', "overlap"),
+     ('{"text": "abc", "entities": [[0, 1.5, "A"]]}', "must be .* or .start, end, label."),
+     ('{"text": "abc", "entities": [[0, 1, ""]]}', "must be .* or .start, end, label."),
+     ('{"text": "abc", "entities": [{"start": 0, "end": 1, "type": "A"}]}',
+      "must be .* or .start, end, label."),
+     ('{"text": "abc", "entities": {"A": [0, 1]}}', "'entities' must contain a list, got dict"),
+     ('{"text": 5, "entities": []}', "'text' must contain text, got int"),
+     ('{"text": "abc", "entitys": []}', "no field 'entities'; did you mean 'entitys'"),
+     ('{"text": "\\ud800", "entities": []}', "lone surrogate"),
+     ("[]", "expected a JSON object, got list"), ("abc", "invalid JSON")],
+)  # fmt: skip
 def test_read_spans_reports_line_of_errors(tmp_path: Path, row: str, message: str) -> None:
     path = write(tmp_path / "a.jsonl", f'{{"text": "", "entities": []}}\n{row}\n')
     with pytest.raises(DataError, match=rf"a\.jsonl:2: .*{message}"):

@@ -27,18 +27,9 @@ from bertkit.text.vocabulary_training import train
 
 PUNCTUATION = ".-'&/"
 WORDS = [
-    "U.S.",
-    "O'Neill",
-    "AT&T",
-    "Chester-le-Street",
-    "1990/91",
-    "4-38",
-    "'s",
-    "...",
-    "st",
-    "北京",
+    "U.S.", "O'Neill", "AT&T", "Chester-le-Street", "1990/91", "4-38", "'s", "...", "st", "北京",
     "a北.b",
-]
+]  # fmt: skip
 SENTENCES = [
     "U.S. and U.K. today. O'Neill left Chester-le-Street for AT&T in 1990/91 ... 北京 很 大"
 ] * 4
