@@ -112,6 +112,26 @@ def tiny_folder(
     return folder
 
 
+def hf_folder(folder: Path, kind: str, tokenizer: Tokenizer, **settings: Any) -> Any:
+    """Save a small BERT of transformers, such as `BertForMultipleChoice`, and return it.
+
+    It has no dropout, and larger random weights than a new model, so that mistakes show.
+    """
+    transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[dev]'")
+    settings |= {"hidden_size": 32, "intermediate_size": 64, "max_position_embeddings": 64}
+    settings |= {"num_hidden_layers": 2, "num_attention_heads": 4}
+    settings |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    torch.manual_seed(1)
+    config = transformers.BertConfig(vocab_size=tokenizer.vocab_size, **settings)
+    model = getattr(transformers, kind)(config).eval()
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.add_(torch.randn_like(weight) * 0.1)
+    model.save_pretrained(folder)
+    tokenizer.save(folder)
+    return model
+
+
 def tiny_corpus(folder: Path, texts: Sequence[str], **vocabulary: Any) -> Path:
     """Return a corpus with a document per text, in a new directory of `folder`.
 
@@ -125,24 +145,12 @@ def tiny_corpus(folder: Path, texts: Sequence[str], **vocabulary: Any) -> Path:
 
 
 ELMO_OPTIONS = {
-    "lstm": {
-        "dim": 12,
-        "projection_dim": 6,
-        "n_layers": 2,
-        "cell_clip": 0.5,
-        "proj_clip": 0.3,
-        "use_skip_connections": True,
-    },
-    "char_cnn": {
-        "embedding": {"dim": 4},
-        "filters": [[1, 3], [2, 4], [5, 5]],
-        "n_highway": 2,
-        "n_characters": 262,
-        "max_characters_per_token": 50,
-        "activation": "relu",
-    },
+    "lstm": {"dim": 12, "projection_dim": 6, "n_layers": 2, "cell_clip": 0.5, "proj_clip": 0.3,
+             "use_skip_connections": True},
+    "char_cnn": {"embedding": {"dim": 4}, "filters": [[1, 3], [2, 4], [5, 5]], "n_highway": 2,
+                 "n_characters": 262, "max_characters_per_token": 50, "activation": "relu"},
     "n_tokens_vocab": 793471,
-}
+}  # fmt: skip
 """Small sizes and clip values, so that all limits apply."""
 
 

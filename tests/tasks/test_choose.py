@@ -13,19 +13,18 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.factories import SPECIALS, tiny_model, tiny_tokenizer
+from tests.factories import hf_folder, tiny_model, tiny_tokenizer
 
 from bertkit.batch import Batch
-from bertkit.checkpoint.directory import load, save
+from bertkit.checkpoint.directory import load
 from bertkit.data.multiple_choice import ChoiceQuestion
 from bertkit.engine.engine import Engine
 from bertkit.errors import ConfigError, DataError
-from bertkit.families import BERT
 from bertkit.models.model import Model
 from bertkit.objectives.loss import totals
 from bertkit.tasks import find
 from bertkit.tasks.choose import ChoiceAnswer, Choose
-from bertkit.tasks.task import Feature, Reading, by_example, group, make_batch, run_head
+from bertkit.tasks.task import Feature, Outputs, Reading, by_example, group, make_batch, run_head
 from bertkit.text.long_texts import Long
 from bertkit.text.tokenizer import Tokenizer
 
@@ -57,11 +56,15 @@ def packed(features: Sequence[Feature]) -> Batch:
     return make_batch(TASK, sorted(features, key=lambda f: len(f.encoding)))
 
 
+def scores_of(model: Model, features: Sequence[Feature]) -> list[Outputs]:
+    return run_head(TASK, Engine(model, precision=None, max_batch_tokens=10**6), features)
+
+
 def answered(
     model: Model, tokenizer: Tokenizer, examples: Sequence[ChoiceQuestion]
 ) -> list[ChoiceAnswer]:
     features = read(tokenizer, examples)
-    outputs = run_head(TASK, Engine(model, precision=None, max_batch_tokens=10**6), features)
+    outputs = scores_of(model, features)
     return TASK.answers(by_example(examples, group(features), outputs), model.heads["choose"])
 
 
@@ -104,7 +107,7 @@ def test_loss_equals_cross_entropy_over_choices(model: Model, tokenizer: Tokeniz
     features = read(tokenizer, QUESTIONS, labeled=True)
     batch = packed(features)
     loss = TASK.loss(model, batch, totals([batch]))
-    rows = run_head(TASK, Engine(model, precision=None, max_batch_tokens=10**6), features)
+    rows = scores_of(model, features)
     expected, right = 0.0, 0
     for number, question in enumerate(QUESTIONS):
         scores = [
@@ -197,25 +200,6 @@ def test_example_rejects_fewer_than_two_choices() -> None:
 # ---- Parity with transformers
 
 
-def build_hf_model(transformers: Any) -> Any:
-    torch.manual_seed(1)
-    config = transformers.BertConfig(
-        vocab_size=len(SPECIALS) + len(TOKENS),
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        intermediate_size=64,
-        max_position_embeddings=64,
-        hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.0,
-    )
-    hf_model = transformers.BertForMultipleChoice(config)
-    with torch.no_grad():
-        for parameter in hf_model.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.1)
-    return hf_model.eval()
-
-
 def padded(features: Sequence[Feature], count: int) -> dict[str, torch.Tensor]:
     """Pad the features to tensors of shape (questions, choices, T) for transformers."""
     longest = max(len(f.encoding) for f in features)
@@ -233,10 +217,7 @@ def padded(features: Sequence[Feature], count: int) -> dict[str, torch.Tensor]:
 
 
 def test_logits_loss_and_gradients_equal_transformers(tokenizer: Tokenizer, tmp_path: Path) -> None:
-    transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[dev]'")
-    hf_model = build_hf_model(transformers)
-    hf_model.save_pretrained(tmp_path / "theirs")
-    tokenizer.save(tmp_path / "theirs")
+    hf_model = hf_folder(tmp_path / "theirs", "BertForMultipleChoice", tokenizer)
     loaded = load(tmp_path / "theirs", heads=("choose",))
     assert not loaded.report.fresh
     examples = [
@@ -247,9 +228,7 @@ def test_logits_loss_and_gradients_equal_transformers(tokenizer: Tokenizer, tmp_
     features = read(tokenizer, examples, labeled=True)
     labels = torch.tensor([e.answer for e in examples])
     hf_output = hf_model(**padded(features, 3), labels=labels)
-    logits = np.concatenate(
-        run_head(TASK, Engine(loaded.model, precision=None, max_batch_tokens=10**6), features)
-    ).reshape(3, 3)
+    logits = np.concatenate(scores_of(loaded.model, features)).reshape(3, 3)
     np.testing.assert_allclose(logits, hf_output.logits.detach().numpy(), atol=1e-5)
     batch = packed(features)
     loss = TASK.loss(loaded.model, batch, totals([batch])).total
@@ -271,22 +250,6 @@ def test_logits_loss_and_gradients_equal_transformers(tokenizer: Tokenizer, tmp_
     mixed[wrong] = (mixed[wrong] + 1) % 3
     wrong_loss = TASK.loss(loaded.model, replace(batch, example=mixed), {"choose": 3}).total
     assert abs(loss.item() - wrong_loss.item()) > 1e-3
-
-
-def test_transformers_loads_saved_model(model: Model, tokenizer: Tokenizer, tmp_path: Path) -> None:
-    transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[dev]'")
-    save(tmp_path / "saved", model, tokenizer, BERT, settings=TASK.settings())
-    hf_model = transformers.AutoModelForMultipleChoice.from_pretrained(tmp_path / "saved").eval()
-    features = read(tokenizer, QUESTIONS[:1])
-    logits = np.concatenate(
-        run_head(TASK, Engine(model, precision=None, max_batch_tokens=10**6), features)
-    ).ravel()
-    with torch.no_grad():
-        hf_logits = hf_model(**padded(features, 3)).logits[0].numpy()
-    np.testing.assert_allclose(logits, hf_logits, atol=1e-5)
-    again = load(tmp_path / "saved")
-    assert tuple(again.model.heads) == ("choose",)
-    assert isinstance(Choose.restore(again.labels, again.settings), Choose)
 
 
 # ---- Readers
@@ -319,43 +282,35 @@ def test_reader_parses_json_rows(tmp_path: Path) -> None:
     assert {e.answer for e in examples_of(path, labeled=False)} == {None}
 
 
+GOOD = {"question": "Q", "choices": ["a", "b"], "label": 0}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [({"label": None}, r":1: no label"),
+     ({"question": None}, r":1: the question or context is empty"),
+     ({"question": " "}, r"is empty or missing"), ({"label": 2}, r":1: label 2 is not the index"),
+     ({"label": -1}, r":1: label -1 is not the index"),
+     ({"choices": []}, r":1: label 0 is not the index"), ({"label": True}, r":1: Expected"),
+     ({"label": "c"}, r":1: 'c' is not"), ({"choices": "a b"}, r":1: Expected `array`"),
+     ({"choices": ["a"]}, r":1: only one choice"), ({"choices": ["a", " "]}, r"choice 2 of 2 is e"),
+     ({"choices": ["a", "a"]}, r"the correct choice 'a' occurs twice")],
+)  # fmt: skip
+def test_reader_rejects_invalid_rows(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+    row = {key: value for key, value in {**GOOD, **changes}.items() if value is not None}
+    with pytest.raises(DataError, match=message):
+        examples_of(written(tmp_path, "q.jsonl", json.dumps(row)))
+
+
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("q.jsonl", '{"question": "Q?", "choices": ["a", "b"]}', r"q\.jsonl:1: no label"),
-        (
-            "q.jsonl",
-            '\n{"choices": ["a", "b"], "label": 0}',
-            r"q\.jsonl:2: the question or context is empty",
-        ),
-        (
-            "q.jsonl",
-            '{"question": "Q", "choices": ["a", "b"], "label": 2}',
-            r":1: label 2 is not the index",
-        ),
-        (
-            "q.jsonl",
-            '{"question": "Q", "choices": ["a", "b"], "label": -1}',
-            r":1: label -1 is not the index",
-        ),
-        ("q.jsonl", '{"question": "Q", "choices": ["a", "b"], "label": true}', r":1: Expected"),
-        ("q.jsonl", '{"question": "Q", "choices": ["a", "b"], "label": "c"}', r":1: 'c' is not"),
-        ("q.jsonl", '{"question": "Q", "choices": "a b", "label": 0}', r":1: Expected `array`"),
-        ("q.jsonl", '{"question": "Q", "choices": [], "label": 0}', r"1: label 0 is not the index"),
-        ("q.jsonl", '{"question": "Q"', r"q\.jsonl:1: invalid JSON"),
-        ("q.jsonl", '{"question": "Q", "choices": ["a"], "label": 0}', r":1: only one choice"),
-        ("q.jsonl", '{"question": "Q", "choices": ["a", " "], "label": 0}', r"choice 2 of 2 is e"),
-        (
-            "q.jsonl",
-            '{"question": "Q", "choices": ["a", "a"], "label": 0}',
-            r"the correct choice 'a' occurs twice",
-        ),
-        ("q.jsonl", '{"question": " ", "choices": ["a", "b"], "label": 0}', r"is empty or missing"),
+        ("q.jsonl", '\n{"question": "Q"', r"q\.jsonl:2: invalid JSON"),
         ("q.jsonl", "", r"q\.jsonl: the file is empty"),
         ("q.csv", "a,b", r"q\.csv: unknown file type; pass a \.jsonl"),
     ],
 )
-def test_reader_rejects_invalid_rows(name: str, text: str, message: str, tmp_path: Path) -> None:
+def test_reader_rejects_invalid_files(name: str, text: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=message):
         examples_of(written(tmp_path, name, text))
 

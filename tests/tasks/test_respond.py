@@ -6,34 +6,27 @@ import json
 import string
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.factories import tiny_model, tiny_tokenizer
 
-from bertkit.batch import Batch
 from bertkit.data.multiple_choice import ChoiceQuestion
 from bertkit.engine.engine import Engine
 from bertkit.errors import ConfigError, DataError
 from bertkit.models.model import Model
-from bertkit.objectives.loss import totals
 from bertkit.tasks import find
 from bertkit.tasks.respond import Respond, RespondOptions, ResponseAnswer
-from bertkit.tasks.task import Feature, Reading, by_example, group, make_batch, run_head
+from bertkit.tasks.task import Reading, by_example, group, run_head
 from bertkit.text.tokenizer import Tokenizer
 
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Tokenizer:
     return tiny_tokenizer(string.ascii_lowercase)
-
-
-def learner(tokenizer: Tokenizer) -> Model:
-    """Build a model with large initial weights, which learns a few examples in a few steps."""
-    return tiny_model(tokenizer, "choose", hidden=32, dropout=0.0, spread=0.1)
 
 
 def written(folder: Path, name: str, text: str) -> Path:
@@ -48,10 +41,6 @@ def dialogues(folder: Path, *pairs: Sequence[tuple[str, str]]) -> Path:
 
 def examples_of(path: Path, *, labeled: bool = True) -> list[ChoiceQuestion]:
     return Respond.reader.read(path, Reading(), labeled=labeled)[0]
-
-
-def packed(task: Respond, features: Sequence[Feature]) -> Batch:
-    return make_batch(task, sorted(features, key=lambda f: len(f.encoding)))
 
 
 def answered(
@@ -149,52 +138,53 @@ def test_rows_can_list_candidates(tmp_path: Path) -> None:
         examples_of(path)
 
 
+NO_LIST = r"not a JSON list of .*"
+
+
 @pytest.mark.parametrize(
-    ("name", "text", "message"),
+    ("content", "message"),
     [
-        ("t.json", "{}", r"t\.json: not a JSON list of .*Expected `array`"),
-        ("t.json", "[{}]", r"t\.json: not a JSON list .*missing required field `dialogue`"),
-        ("t.json", '[{"dialogue": [["a"]]}]', r"t\.json: not a .*\$\[0\]\.dialogue\[0\]"),
-        (
-            "t.json",
-            '[{"dialogue": [["a", ""], ["b", "c"]]}]',
-            r"dialogue 1, pair 1: a turn is empty",
-        ),
-        ("t.json", '[{"dialogue": [[" ", "c"]]}]', r"dialogue 1, pair 1: a turn is empty"),
-        ("t.json", '[{"dialogue": [["a", "c"]]}]', r"dialogue 1, pair 1: no other dialogue"),
-        ("t.json", '[{"dialogue": [["a", ""]]}]', r"t\.json: the file contains no response"),
-        ("t.json", "", r"t\.json: the file is empty"),
-        ("t.jsonl", '{"response": "a"}', r"t\.jsonl:1: .*missing required field `context`"),
-        ("t.jsonl", '{"context": " ", "response": "a"}', r"t\.jsonl:1: the context is empty"),
-        ("t.jsonl", '{"context": [], "response": "a"}', r"t\.jsonl:1: the context is empty"),
-        ("t.jsonl", '{"context": "a", "response": ""}', r"t\.jsonl:1: the response is empty"),
-        ("t.jsonl", '{"context": "a"}', r"t\.jsonl:1: no response"),
-        (
-            "t.jsonl",
-            '{"context": "a", "response": "b", "candidates": ["c", "d"]}',
-            r"t\.jsonl:1: 'b' is not among the choices",
-        ),
-        (
-            "t.jsonl",
-            '{"context": "a", "response": "b", "candidates": ["b"]}',
-            r"t\.jsonl:1: only one choice",
-        ),
-        (
-            "t.jsonl",
-            '{"context": "a", "response": "b", "candidates": ["b", "b"]}',
-            r"t\.jsonl:1: the correct choice 'b' occurs twice",
-        ),
-        (
-            "t.jsonl",
-            '{"context": "a", "response": "b", "candidates": ["b", ""]}',
-            r"t\.jsonl:1: choice 2 of 2 is empty",
-        ),
-        ("t.txt", "a", r"t\.txt: unknown file type"),
+        ("[" * 100_000, NO_LIST),
+        ({}, NO_LIST + "Expected `array`"),
+        ([{}], NO_LIST + "missing required field `dialogue`"),
+        ([{"dialogue": [["a"]]}], NO_LIST + r"\$\[0\]\.dialogue\[0\]"),
+        ([{"dialogue": [["a", ""], ["b", "c"]]}], "dialogue 1, pair 1: a turn is empty"),
+        ([{"dialogue": [[" ", "c"]]}], "dialogue 1, pair 1: a turn is empty"),
+        ([{"dialogue": [["a", "c"]]}], "dialogue 1, pair 1: no other dialogue"),
+        ([{"dialogue": [["a", ""]]}], "the file contains no response"),
     ],
 )
-def test_reader_rejects_invalid_files(name: str, text: str, message: str, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=message):
-        examples_of(written(tmp_path, name, text))
+def test_reader_rejects_invalid_dialogues(content: Any, message: str, tmp_path: Path) -> None:
+    text = content if isinstance(content, str) else json.dumps(content)
+    with pytest.raises(DataError, match=rf"t\.json: .*{message}"):
+        examples_of(written(tmp_path, "t.json", text))
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"response": "a"}, ".*missing required field `context`"),
+        ({"context": " ", "response": "a"}, "the context is empty"),
+        ({"context": [], "response": "a"}, "the context is empty"),
+        ({"context": "a", "response": ""}, "the response is empty"),
+        ({"context": "a"}, "no response"),
+        ({"candidates": ["c", "d"]}, "'b' is not among the choices"),
+        ({"candidates": ["b"]}, "only one choice"),
+        ({"candidates": ["b", "b"]}, "the correct choice 'b' occurs twice"),
+        ({"candidates": ["b", ""]}, "choice 2 of 2 is empty"),
+    ],
+)
+def test_reader_rejects_invalid_rows(row: dict[str, Any], message: str, tmp_path: Path) -> None:
+    if "candidates" in row:
+        row = {"context": "a", "response": "b", **row}
+    with pytest.raises(DataError, match=rf"t\.jsonl:1: {message}"):
+        examples_of(written(tmp_path, "t.jsonl", json.dumps(row)))
+
+
+@pytest.mark.parametrize(("name", "message"), [("json", "is empty"), ("txt", "unknown file type")])
+def test_reader_rejects_empty_and_unknown_files(name: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=rf"t\.{name}: .*{message}"):
+        examples_of(written(tmp_path, f"t.{name}", ""))
 
 
 def test_reader_rejects_columns_and_restore_keeps_options(tmp_path: Path) -> None:
@@ -235,36 +225,6 @@ def test_training_uses_first_wrong_responses(tokenizer: Tokenizer) -> None:
         assert len(everything) == 10
 
 
-def test_training_ranks_right_responses_first(tmp_path: Path, tokenizer: Tokenizer) -> None:
-    letters = "abcdefghijklmnop"
-    path = dialogues(
-        tmp_path, *([(x, y)] for x, y in zip(letters[::2], letters[1::2], strict=True))
-    )
-    examples, task, model = (
-        examples_of(path),
-        Respond((), RespondOptions(negatives=7)),
-        learner(tokenizer),
-    )
-    before = task.score(answered(model.eval(), tokenizer, examples), examples)
-    assert before["recall@1"] < 0.6
-    batch = packed(task, task.features(examples, tokenizer, 32, long="error", labeled=True))
-    assert batch.example is not None
-    assert torch.bincount(batch.example).tolist() == [8] * 8
-    optimizer = torch.optim.Adam(model.train().parameters(), 3e-3)
-    for _ in range(60):
-        loss = task.loss(model, batch, totals([batch]))
-        optimizer.zero_grad()
-        loss.total.backward()
-        optimizer.step()
-    assert int(loss.correct["choose"]) == 8
-    answers = answered(model.eval(), tokenizer, examples)
-    scores = task.score(answers, examples)
-    assert scores["recall@1"] == scores["mrr"] == 1.0
-    assert {task.error_record(a, e).severity for a, e in zip(answers, examples, strict=True)} == {
-        0.0
-    }
-
-
 # ---- Predictions
 
 LINE = st.lists(st.sampled_from("abcdefgh"), min_size=1, max_size=6).map(" ".join)
@@ -279,7 +239,7 @@ LINE = st.lists(st.sampled_from("abcdefgh"), min_size=1, max_size=6).map(" ".joi
 def test_scores_do_not_depend_on_candidate_order(
     context: str, candidates: list[str], data: st.DataObject, tokenizer: Tokenizer
 ) -> None:
-    model = learner(tokenizer).eval()
+    model = tiny_model(tokenizer, "choose", hidden=32, dropout=0.0, spread=0.1).eval()
     order = data.draw(st.permutations(range(len(candidates))))
     mixed = [candidates[i] for i in order]
     first, moved, _ = answered(

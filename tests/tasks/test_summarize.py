@@ -25,8 +25,14 @@ from bertkit.families import BERT
 from bertkit.models.model import Model
 from bertkit.objectives.loss import totals
 from bertkit.tasks import find
-from bertkit.tasks.summarize import Summarize, SummarizeOptions, SummaryExample, oracle
-from bertkit.tasks.task import Reading, by_example, group, make_batch, run_head
+from bertkit.tasks.summarize import (
+    Summarize,
+    SummarizeOptions,
+    SummaryAnswer,
+    SummaryExample,
+    oracle,
+)
+from bertkit.tasks.task import Feature, Outputs, Reading, by_example, group, make_batch, run_head
 from bertkit.text.tokenizer import Tokenizer
 
 LENGTH = 24
@@ -48,6 +54,16 @@ def model() -> Model:
 def task(sentences: int = 3, *, block_trigrams: bool = True) -> Summarize:
     options = SummarizeOptions(sentences=sentences, block_trigrams=block_trigrams)
     return Summarize(("summary",), options)
+
+
+def windows(
+    task: Summarize, examples: list[SummaryExample], tokenizer: Tokenizer, *, labeled: bool = False
+) -> list[Feature]:
+    return task.features(examples, tokenizer, LENGTH, long="window", labeled=labeled)
+
+
+def logits_of(task: Summarize, net: Model, features: list[Feature]) -> list[Outputs]:
+    return run_head(task, Engine(net, precision=None, max_batch_tokens=10_000), features)
 
 
 def lines(folder: Path, *rows: object) -> Path:
@@ -102,13 +118,13 @@ def test_sentences_match_manual_split() -> None:
 @given(st.lists(DOCUMENTS, min_size=1, max_size=4))
 def test_each_sentence_is_in_exactly_one_window(tokenizer: Tokenizer, documents: list[str]) -> None:
     examples = [SummaryExample(document) for document in documents]
-    features = task().features(examples, tokenizer, LENGTH, long="window", labeled=False)
+    features = windows(task(), examples, tokenizer)
     assert [f.example for f in features] == sorted(f.example for f in features)
     for number, document in enumerate(examples):
-        windows = [f for f in features if f.example == number]
-        assert sum(len(f.token_indices) for f in windows) == len(document.sentences)
+        found = [f for f in features if f.example == number]
+        assert sum(len(f.token_indices) for f in found) == len(document.sentences)
         sentences = iter(zip(document.spans, document.sentences, strict=True))
-        for window in windows:
+        for window in found:
             encoding = window.encoding
             assert len(encoding) <= LENGTH
             assert (
@@ -134,18 +150,14 @@ def test_each_sentence_is_in_exactly_one_window(tokenizer: Tokenizer, documents:
 
 
 def test_windows_contain_complete_sentences(tokenizer: Tokenizer) -> None:
-    features = task().features(
-        [SummaryExample("The cat sat. " * 10)], tokenizer, LENGTH, long="window", labeled=False
-    )
+    features = windows(task(), [SummaryExample("The cat sat. " * 10)], tokenizer)
     assert [len(f.token_indices) for f in features] == [4, 4, 2]  # six tokens each
     assert [len(f.encoding) for f in features] == [24, 24, 12]
 
 
 def test_answer_reports_truncated_sentence(tokenizer: Tokenizer) -> None:
     document = "The cat sat. " + "a dog " * 40 + "ran. The bird ate."
-    features = task().features(
-        [SummaryExample(document)], tokenizer, LENGTH, long="window", labeled=False
-    )
+    features = windows(task(), [SummaryExample(document)], tokenizer)
     assert [f.encoding.truncated for f in features] == [False, True, False]
     assert len(features[1].encoding) == LENGTH
     outputs = [np.zeros((len(f.token_indices), 1), np.float32) for f in features]
@@ -156,9 +168,7 @@ def test_answer_reports_truncated_sentence(tokenizer: Tokenizer) -> None:
 
 
 def test_special_token_in_text_starts_no_sentence(tokenizer: Tokenizer) -> None:
-    [feature] = task().features(
-        [SummaryExample("A cat [CLS] sat.")], tokenizer, LENGTH, long="window", labeled=False
-    )
+    [feature] = windows(task(), [SummaryExample("A cat [CLS] sat.")], tokenizer)
     assert feature.token_indices.tolist() == [0]
 
 
@@ -209,9 +219,7 @@ def test_targets_match_oracle_across_windows(tokenizer: Tokenizer) -> None:
         "The cat sat. " * 5 + "A dog ran home. " + "The cat sat. " * 4, ("dog ran home",)
     )
     short_example = SummaryExample("A fish.", ("a bird",))
-    features = task(1).features(
-        [long_example, short_example], tokenizer, LENGTH, long="window", labeled=True
-    )
+    features = windows(task(1), [long_example, short_example], tokenizer, labeled=True)
     assert (
         np.concatenate([f.target for f in features[:-1]]).tolist() == [0.0] * 5 + [1.0] + [0.0] * 4
     )
@@ -230,72 +238,16 @@ def test_loss_equals_mean_over_sentences(tokenizer: Tokenizer) -> None:
         SummaryExample("A fish ate.", ("fish",)),
     ]
     summarize, net = task(1), model()
-    features = summarize.features(examples, tokenizer, LENGTH, long="window", labeled=True)
+    features = windows(summarize, examples, tokenizer, labeled=True)
     features.sort(key=lambda f: len(f.encoding))
     loss = summarize.loss(
         net, make_batch(summarize, features), totals([make_batch(summarize, features)])
     )
-    rows = np.concatenate(
-        run_head(summarize, Engine(net, precision=None, max_batch_tokens=10_000), features)
-    )[:, 0]
+    rows = np.concatenate(logits_of(summarize, net, features))[:, 0]
     probabilities = 1 / (1 + np.exp(-rows.astype(np.float64)))
     targets = np.concatenate([f.target for f in features])
     expected = -np.log(np.where(targets == 1, probabilities, 1 - probabilities)).mean()
     assert loss.total.item() == pytest.approx(expected, abs=1e-6)
-
-
-def test_segment_ids_change_scores(tokenizer: Tokenizer) -> None:
-    summarize, net = task(), model()
-    [feature, *_] = summarize.features(
-        [SummaryExample("The cat sat. The cat sat.")],
-        tokenizer,
-        LENGTH,
-        long="window",
-        labeled=False,
-    )
-    before = run_head(summarize, Engine(net, precision=None, max_batch_tokens=100), [feature])[0]
-    feature.encoding.types[:] = 0
-    assert (
-        abs(
-            run_head(summarize, Engine(net, precision=None, max_batch_tokens=100), [feature])[0]
-            - before
-        ).max()
-        > 1e-3
-    )
-
-
-def test_training_overfits_few_documents(tokenizer: Tokenizer) -> None:
-    about = ["A dog ran home.", "The cat ate a fish.", "The bird sat today."]
-    rest = ["The cat sat.", "A bird ran quickly.", "The dog ate.", "A cat ran."]
-    examples = [
-        SummaryExample(" ".join([*rest[:index], text, *rest[index:]]), (text,), f"rows:{index}")
-        for index, text in enumerate(about)
-    ]
-    summarize, net = (
-        Summarize.from_examples(examples, SummarizeOptions(sentences=1)),
-        model().train(),
-    )
-    features = summarize.features(examples, tokenizer, LENGTH, long="window", labeled=True)
-    batch = make_batch(summarize, sorted(features, key=lambda f: len(f.encoding)))
-    losses = []
-    for _ in range(150):
-        loss = summarize.loss(net, batch, totals([batch])).total
-        gradients = torch.autograd.grad(loss, list(net.parameters()))
-        with torch.no_grad():
-            for parameter, gradient in zip(net.parameters(), gradients, strict=True):
-                parameter -= 0.3 * gradient
-        losses.append(loss.item())
-    assert losses[-1] < 0.05 < losses[0]
-    outputs = run_head(
-        summarize, Engine(net.eval(), precision=None, max_batch_tokens=1_000), features
-    )
-    answers = summarize.answers(by_example(examples, group(features), outputs), net.heads["tag"])
-    assert [answer.text for answer in answers] == about
-    scores = summarize.score(answers, examples)
-    assert scores[summarize.metric] == scores["rouge1"] == scores["rouge2"] == 1.0
-    lead = metrics.rouge([about[0], rest[0], rest[0]], [e.references for e in examples])
-    assert {name: scores[f"lead_{name}"] for name in lead} == lead
-    assert scores["lead_rouge1"] < 0.8
 
 
 def test_cls_scores_match_transformers(tmp_path: Path, tokenizer: Tokenizer) -> None:
@@ -303,18 +255,14 @@ def test_cls_scores_match_transformers(tmp_path: Path, tokenizer: Tokenizer) -> 
     summarize, net = task(), model()
     save(tmp_path, net, tokenizer, BERT, labels=summarize.labels, settings=summarize.settings())
     hf_model = transformers.AutoModelForTokenClassification.from_pretrained(tmp_path).eval()
-    for feature in summarize.features(
-        [SummaryExample(DOCUMENT)], tokenizer, LENGTH, long="window", labeled=False
-    ):
+    for feature in windows(summarize, [SummaryExample(DOCUMENT)], tokenizer):
         ids, types = (
             torch.from_numpy(a)[None] for a in (feature.encoding.ids, feature.encoding.types)
         )
         with torch.no_grad():
             logits = hf_model(ids, token_type_ids=types).logits[0, feature.token_indices]
         np.testing.assert_allclose(
-            run_head(summarize, Engine(net, precision=None, max_batch_tokens=100), [feature])[0],
-            logits.numpy(),
-            atol=1e-5,
+            logits_of(summarize, net, [feature])[0], logits.numpy(), atol=1e-5
         )
 
 
@@ -368,7 +316,7 @@ def test_choose_prefers_first_sentences_with_equal_scores() -> None:
 
 def test_answers_are_slices_of_document(tokenizer: Tokenizer) -> None:
     document, summarize = SummaryExample(DOCUMENT), task(2)
-    features = summarize.features([document], tokenizer, LENGTH, long="window", labeled=False)
+    features = windows(summarize, [document], tokenizer)
     assert len(features) == 2
     outputs = [np.array([[-1.0], [2.0], [0.0]], np.float32), np.array([[1.0]], np.float32)]
     [answer] = summarize.answers(by_example([document], group(features), outputs), model())
@@ -402,6 +350,15 @@ def test_pipeline_summarizes_with_saved_model(tmp_path: Path, tokenizer: Tokeniz
         summarize(DOCUMENT, long="truncate")
 
 
+def test_scores_include_the_first_sentences() -> None:
+    example = SummaryExample(DOCUMENT, ("the bird ate a fish",))
+    scores = task(1).score([_summary("The bird ate a fish.")], [example])
+    assert scores[task().metric] == scores["rouge1"] == scores["rouge2"] == 1.0
+    lead = metrics.rouge(["The cat sat today."], [example.references])
+    assert {name: scores[f"lead_{name}"] for name in lead} == lead
+    assert scores["lead_rouge1"] < 0.8
+
+
 def test_restore_rejects_labels_of_other_tasks() -> None:
     with pytest.raises(CheckpointError, match="its labels are B-PER, O; run"):
         Summarize.restore(("B-PER", "O"), {})
@@ -416,8 +373,8 @@ def test_error_severity_grows_with_wrong_words() -> None:
     assert 0.0 < task().error_record(_summary("A cat ran."), document).severity < 1.0
 
 
-def _summary(text: str) -> bertkit.tasks.summarize.SummaryAnswer:
-    return bertkit.tasks.summarize.SummaryAnswer(text, [])
+def _summary(text: str) -> SummaryAnswer:
+    return SummaryAnswer(text, [])
 
 
 # ---- Files
@@ -452,20 +409,15 @@ def test_columns_are_inferred_or_set_by_name(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("rows", "message"),
-    [
-        (
-            [{"text": "A.", "summary": "a"}, {"text": " \n", "summary": "a"}],
-            ":2: the document is e",
-        ),
-        ([{"text": "A.", "summary": "a"}, {"text": "A.", "summary": " "}], ":2: no summary"),
-        ([{"text": "A.", "summary": None}], ":1: no summary; add a summary or remove the row"),
-        ([{"text": "A.", "summary": []}], ":1: no summary"),
-        ([{"text": "A.", "summary": ["a", ""]}], ":1: no summary"),
-        ([{"text": "A.", "summary": "a"}, {"text": "A."}], ":2: no field 'summary'"),
-        ([{"text": "A.", "words": "a"}], "a known name for the summary; set label_column="),
-        ([{"words": "A.", "summary": "a"}], "a known name for the document; set text_column="),
-    ],
-)
+    [([{"text": "A.", "summary": "a"}, {"text": " \n", "summary": "a"}], ":2: the document is e"),
+     ([{"text": "A.", "summary": "a"}, {"text": "A.", "summary": " "}], ":2: no summary"),
+     ([{"text": "A.", "summary": None}], ":1: no summary; add a summary or remove the row"),
+     ([{"text": "A.", "summary": []}], ":1: no summary"),
+     ([{"text": "A.", "summary": ["a", ""]}], ":1: no summary"),
+     ([{"text": "A.", "summary": "a"}, {"text": "A."}], ":2: no field 'summary'"),
+     ([{"text": "A.", "words": "a"}], "a known name for the summary; set label_column="),
+     ([{"words": "A.", "summary": "a"}], "a known name for the document; set text_column=")],
+)  # fmt: skip
 def test_reader_rejects_invalid_rows(rows: list[object], message: str, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"rows\.jsonl.*" + message):
         read(lines(tmp_path, *rows))
@@ -485,7 +437,7 @@ def test_invalid_columns_and_missing_summaries_are_rejected(
     with pytest.raises(DataError, match=r"rows\.jsonl:1: no summary"):
         task().check(unlabeled)
     with pytest.raises(DataError, match=r"rows\.jsonl:1: no summary"):
-        task().features(unlabeled, tokenizer, LENGTH, long="window", labeled=True)
+        windows(task(), unlabeled, tokenizer, labeled=True)
 
 
 def test_reader_accepts_compressed_table(tmp_path: Path) -> None:
