@@ -210,24 +210,12 @@ def test_adapters_need_ten_times_the_learning_rate(
 
 
 CHANCE: list[tuple[Any, list[Any], dict[str, float], float]] = [
-    (
-        Classify(("a", "b"), ClassifyOptions()),
-        labeled("a", "b"),
-        {"accuracy": 0.5, "matthews": -0.1},
-        0.1,
-    ),
-    (
-        Classify(("a", "b"), ClassifyOptions(multi_label=True)),
-        labeled('["a"]', '["b"]'),
-        {"best_f1_micro": 2 / 3},
-        0.7,
-    ),
-    (
-        Classify(("score",), ClassifyOptions(regression=True)),
-        labeled("1.5", "2"),
-        {"pearson": 0.0},
-        0.1,
-    ),
+    (Classify(("a", "b"), ClassifyOptions()), labeled("a", "b"),
+     {"accuracy": 0.5, "matthews": -0.1}, 0.1),
+    (Classify(("a", "b"), ClassifyOptions(multi_label=True)), labeled('["a"]', '["b"]'),
+     {"best_f1_micro": 2 / 3}, 0.7),
+    (Classify(("score",), ClassifyOptions(regression=True)), labeled("1.5", "2"), {"pearson": 0.0},
+     0.1),
     (Tag(("O", "B-A"), Tag.Options(scheme="iob2")), tagged("B-A", "O"), {"f1": 0.0}, 0.1),
     (Tag(("N", "V"), Tag.Options(scheme="none")), tagged("N", "N", "V"), {"accuracy": 2 / 3}, 0.9),
     (Choose(), [ChoiceQuestion("a", ("b", "c"), 0)], {"accuracy": 0.5}, 1.0),
@@ -236,7 +224,7 @@ CHANCE: list[tuple[Any, list[Any], dict[str, float], float]] = [
     (Similarity((), Similarity.Options(loss="cosine")), pairs(1.0, 2.0), {"spearman": 0.0}, 0.1),
     (Answer(), questions("b", None), {"best_f1": 0.5}, 0.6),
     (Dpo(), [None], {"accuracy": 0.5}, 0.6),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -104,15 +104,9 @@ def test_data_frames_and_keywords_match_files_and_settings(base: Path, tmp_path:
     keywords: dict[str, Any] = {"epochs": 2, "learning_rate": 5e-3, "class_weights": "balanced"}
     recorded = []
     scores = finetune(
-        "classify",
-        base,
-        train=train,
-        dev=dev,
-        out=tmp_path / "one",
-        on_epoch=lambda epoch, found: recorded.append((epoch, found["accuracy"])),
-        **columns,
-        **keywords,
-    )
+        "classify", base, train=train, dev=dev, out=tmp_path / "one", on_epoch=lambda epoch,
+        found: recorded.append((epoch, found["accuracy"])), **columns, **keywords,
+    )  # fmt: skip
     record = json.loads((tmp_path / "one" / "scores.json").read_text(encoding="utf-8"))
     assert recorded == [(e["epoch"], e["accuracy"]) for e in record["epochs"]]
     files = {
@@ -215,17 +209,6 @@ def test_evaluate_and_predict_agree(
     assert all(sum(a["scores"].values()) == pytest.approx(1.0) for a in answers)
 
 
-def test_finetune_is_deterministic(base: Path, tmp_path: Path) -> None:
-    weights = []
-    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
-        settings = Finetune(epochs=1, batch_size=8, learning_rate=5e-3, precision="fp32", seed=seed)
-        finetune(
-            Classify, base, train=rows(16), dev=rows(4), out=tmp_path / name, settings=settings
-        )
-        weights.append((tmp_path / name / "model.safetensors").read_bytes())
-    assert weights[0] == weights[1] != weights[2]
-
-
 @pytest.mark.parametrize(
     ("hidden", "rate"),
     [(1024, 5e-5), (768, 5e-5), (512, 7.5e-5), (384, 1e-4), (256, 1.5e-4), (128, 3e-4), (32, 3e-4)],
@@ -316,40 +299,41 @@ def test_loaded_model_gets_a_missing_head(base: Path, tmp_path: Path) -> None:
     assert tuned.labels == ("doing", "thing")
 
 
+@pytest.fixture
+def recorded(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Return the settings of the optimizer."""
+    settings: dict[str, Any] = {}
+    real = recipe.adamw
+    monkeypatch.setattr(
+        recipe, "adamw", lambda weights, **given: real(weights, **(settings.update(given) or given))
+    )
+    return settings
+
+
 @pytest.mark.parametrize(("rank", "rate"), [(0, 1e-4), (2, 1e-3)])
 def test_crf_learning_rate_is_independent_of_adapters(
-    rank: int, rate: float, base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    rank: int, rate: float, base: Path, tmp_path: Path, recorded: dict[str, Any]
 ) -> None:
-    recorded: dict[str, Any] = {}
-    real = recipe.adamw
-
-    def adamw(weights: Any, **settings: Any) -> Any:
-        recorded.update(settings)
-        return real(weights, **settings)
-
-    monkeypatch.setattr(recipe, "adamw", adamw)
     settings = replace(SETTINGS, epochs=1, learning_rate=rate, lora=LoRA(rank=rank))
     finetune(Classify, base, train=rows(8), dev=rows(4), out=tmp_path / "out", settings=settings)
     assert recorded["learning_rate"] == rate
     assert recorded["learning_rate"] * recorded["crf_rate"] == pytest.approx(0.01)
 
 
-def test_missing_learning_rate_uses_the_default(base: Path, tmp_path: Path) -> None:
-    base_settings = replace(SETTINGS, epochs=1, learning_rate=None)
-    data = {"train": rows(16), "dev": rows(4)}
-    for name, rate in (("usual", None), ("same", 3e-4), ("other", 5e-5)):
-        given = replace(base_settings, learning_rate=rate)
-        finetune(Classify, base, **data, out=tmp_path / name, settings=given)
-    usual = tmp_path / "usual"
-    assert weights_of(usual) == weights_of(tmp_path / "same")
-    assert weights_of(usual) != weights_of(tmp_path / "other")
+def test_missing_learning_rate_uses_the_default(
+    base: Path, tmp_path: Path, recorded: dict[str, Any]
+) -> None:
+    settings, out = replace(SETTINGS, epochs=1, learning_rate=None), tmp_path / "out"
+    data: dict[str, Any] = {"train": rows(16), "dev": rows(4), "out": out, "settings": settings}
+    finetune(Classify, base, **data)
+    assert recorded["learning_rate"] == 3e-4
     requested, used = (
-        json.loads((usual / file).read_text(encoding="utf-8"))["settings"]["learning_rate"]
+        json.loads((out / file).read_text(encoding="utf-8"))["settings"]["learning_rate"]
         for file in ("run.json", "scores.json")
     )
     assert (requested, used) == (None, 3e-4)
-    assert "- learning_rate = 0.0003\n" in (usual / "README.md").read_text(encoding="utf-8")
-    finetune(Classify, base, **data, out=usual, settings=base_settings, resume=True)
+    assert "- learning_rate = 0.0003\n" in (out / "README.md").read_text(encoding="utf-8")
+    finetune(Classify, base, **data, resume=True)
 
 
 @pytest.mark.parametrize("precision", ["fp32", pytest.param("bf16", marks=pytest.mark.bf16)])
@@ -419,20 +403,6 @@ def test_best_epoch_is_kept_after_an_error(
     assert load(out).labels == ("doing", "thing")
 
 
-def test_finetune_supports_regression_on_pairs(base: Path, tmp_path: Path) -> None:
-    examples = [
-        LabelExample(f"the loop {i}", "the loop" if i % 2 else "a class", f"{i % 2 + 0.5}")
-        for i in range(16)
-    ]
-    out = tmp_path / "out"
-    scores = finetune(Classify, base, train=examples, dev=examples, out=out, settings=SETTINGS)
-    assert set(scores) == {"pearson", "spearman", "epoch"}
-    ready = bertkit.pipeline("classify", out)
-    answer = ready(("the loop 1", "the loop"))
-    assert answer.label == "score"
-    assert evaluate(ready, examples)["pearson"] == pytest.approx(scores["pearson"])
-
-
 def test_truncated_examples_are_reported(
     base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -454,11 +424,19 @@ def weights_of(folder: Path) -> bytes:
     return (folder / "model.safetensors").read_bytes()
 
 
+def stopping(*words: Any, at: int, **named: Any) -> Any:
+    """Yield the steps of a run, and stop after one of them, whose checkpoint is saved."""
+    for step in steps(*words, **named):
+        yield step
+        if step.number == at:
+            raise KeyboardInterrupt
+
+
 @pytest.mark.parametrize("gradually", [False, True])
 def test_resumed_run_reaches_the_same_weights(
     gradually: bool, base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The run is stopped after each step and uses dropout."""
+    """The run uses dropout, and is stopped in its first and in its second epoch."""
     settings = Finetune(
         epochs=2, batch_size=8, learning_rate=5e-3, precision="fp32", save_minutes=0.0,
         gradual_unfreezing=gradually,
@@ -467,13 +445,7 @@ def test_resumed_run_reaches_the_same_weights(
     whole = finetune(Classify, base, **data, out=tmp_path / "whole", settings=settings)
     assert not (tmp_path / "whole" / "checkpoints").exists()
 
-    def stopping(*words: Any, at: int, **named: Any) -> Any:
-        for step in steps(*words, **named):
-            yield step
-            if step.number == at:  # The checkpoint of this step is saved.
-                raise KeyboardInterrupt
-
-    for at in range(1, 6):
+    for at in (1, 4):
         out = tmp_path / f"stopped-{at}"
         monkeypatch.setattr(recipe, "steps", partial(stopping, at=at))
         with pytest.raises(KeyboardInterrupt):
@@ -549,14 +521,13 @@ def test_crf_uses_a_high_learning_rate(
     assert head.crf.transitions.abs().max() > 8 * settings.learning_rate
 
 
-@pytest.mark.parametrize("precision", ["fp32", pytest.param("bf16", marks=pytest.mark.bf16)])
-def test_reported_scores_match_the_saved_model(base: Path, tmp_path: Path, precision: str) -> None:
-    """In bf16 training, the fp32 master weights are saved."""
+@pytest.mark.bf16
+def test_scores_of_bf16_training_match_the_saved_model(base: Path, tmp_path: Path) -> None:
+    """The fp32 master weights are saved."""
     rows_of = [LabelExample(f"the loop {i}", None, f"{i % 7 + 0.5}") for i in range(24)]
-    settings = replace(SETTINGS, precision=precision, epochs=2)
-    scores = finetune(
-        Classify, base, train=rows_of, dev=rows_of, out=tmp_path / "out", settings=settings
-    )
+    settings = replace(SETTINGS, precision="bf16", epochs=2)
+    given: dict[str, Any] = {"train": rows_of, "dev": rows_of, "settings": settings}
+    scores = finetune(Classify, base, out=tmp_path / "out", **given)
     found = evaluate(bertkit.pipeline("classify", tmp_path / "out"), rows_of)
     assert found["pearson"] == pytest.approx(scores["pearson"], abs=1e-6)
 
@@ -667,7 +638,7 @@ def test_gradual_unfreezing_trains_one_more_layer_per_epoch(
             if not torch.equal(before[name], after[name][: len(before[name])])
         }
 
-    for epochs in (1, 2, 3, 5):
+    for epochs in (2, 4):
         assert moved(epochs, gradually=True) == {n for n in range(4) if n > 4 - epochs}
     assert moved(1, gradually=False) == {0, 1, 2, 3}  # Control.
 
@@ -699,13 +670,7 @@ def test_lora_trains_adapters_and_keeps_the_model(
     assert abs(logits(out / "adapter") - logits(out)).max() <= 1e-5
     assert load(out / "adapter").base == base.resolve()
 
-    def stopping(*words: Any, **named: Any) -> Any:
-        for step in steps(*words, **named):
-            yield step
-            if step.number == 8:
-                raise KeyboardInterrupt
-
-    monkeypatch.setattr(recipe, "steps", stopping)
+    monkeypatch.setattr(recipe, "steps", partial(stopping, at=8))
     again = replace(settings, save_minutes=0.0)
     with pytest.raises(KeyboardInterrupt):
         finetune(Classify, base, **data, out=tmp_path / "stopped", settings=again)
@@ -729,13 +694,7 @@ def test_resume_of_adapters_rejects_changed_frozen_weights(
     settings = replace(SETTINGS, lora=LoRA(rank=1), save_minutes=0.0)
     given: dict[str, Any] = {"train": rows(16), "dev": rows(4), "out": tmp_path / "out"}
 
-    def stopping(*words: Any, **named: Any) -> Any:
-        for step in steps(*words, **named):
-            yield step
-            if step.number == 2:
-                raise KeyboardInterrupt
-
-    monkeypatch.setattr(recipe, "steps", stopping)
+    monkeypatch.setattr(recipe, "steps", partial(stopping, at=2))
     with pytest.raises(KeyboardInterrupt):
         finetune(Classify, model, **given, settings=settings)
     weights = load_file(model / "model.safetensors")

@@ -54,15 +54,9 @@ def record(out: Path, name: str = "scores.json") -> dict[str, Any]:
 def tuned(base: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, float]]:
     out = tmp_path_factory.mktemp("tuned") / "out"
     scores = finetune(
-        Classify,
-        base,
-        train=rows(80),
-        dev=0.2,
-        test=rows(10, 200),
-        out=out,
-        settings=SETTINGS,
+        Classify, base, train=rows(80), dev=0.2, test=rows(10, 200), out=out, settings=SETTINGS,
         options={"calibrate": True},
-    )
+    )  # fmt: skip
     return out, scores
 
 

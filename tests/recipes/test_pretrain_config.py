@@ -22,35 +22,21 @@ CAUSAL = {"attention": {"causal": True}}
 
 @pytest.mark.parametrize(
     ("settings", "message"),
-    [
-        (
-            {"train": {"z_loss": 0.1}, "generator": GENERATOR},
-            r"train\.z_loss cannot be combined with generator",
-        ),
-        (
-            {"train": {"z_loss": 0.1}, "teacher": {"model": "m"}},
-            r"train\.z_loss cannot be combined with teacher",
-        ),
-        (
-            {"train": {"zero_init": True}, "teacher": {"model": "m", "start": True}},
-            r"train\.zero_init cannot be combined with teacher\.start",
-        ),
-        (
-            {"train": {"first_window": 8}, "teacher": {"model": "m"}},
-            r"train\.first_window requires .* without a teacher",
-        ),
-        (
-            {"train": {"label_smoothing": 0.1}, "generator": GENERATOR},
-            r"train\.label_smoothing cannot be combined with generator; remove train",
-        ),
-        (
-            {"train": {"label_smoothing": 0.1}, "teacher": {"model": "m"}},
-            r"train\.label_smoothing cannot be combined with teacher",
-        ),
-        ({"terms": {"labels": 3.0}}, "terms requires a teacher"),
-        ({"train": {"first_window_share": 0.2}}, "train: first_window_share requires first_window"),
-    ],
-)
+    [({"train": {"z_loss": 0.1}, "generator": GENERATOR},
+      r"train\.z_loss cannot be combined with generator"),
+     ({"train": {"z_loss": 0.1}, "teacher": {"model": "m"}},
+      r"train\.z_loss cannot be combined with teacher"),
+     ({"train": {"zero_init": True}, "teacher": {"model": "m", "start": True}},
+      r"train\.zero_init cannot be combined with teacher\.start"),
+     ({"train": {"first_window": 8}, "teacher": {"model": "m"}},
+      r"train\.first_window requires .* without a teacher"),
+     ({"train": {"label_smoothing": 0.1}, "generator": GENERATOR},
+      r"train\.label_smoothing cannot be combined with generator; remove train"),
+     ({"train": {"label_smoothing": 0.1}, "teacher": {"model": "m"}},
+      r"train\.label_smoothing cannot be combined with teacher"),
+     ({"terms": {"labels": 3.0}}, "terms requires a teacher"),
+     ({"train": {"first_window_share": 0.2}}, "train: first_window_share requires first_window")],
+)  # fmt: skip
 def test_config_rejects_incompatible_settings(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         decode(config_class(settings), merged(RUN, settings))
@@ -77,20 +63,14 @@ def test_config_accepts_compatible_settings(settings: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(
     ("settings", "message"),
-    [
-        ({"objective": "nxt"}, r"objective = 'nxt' is not supported; did you mean 'next'\?"),
-        ({"objective": ["next"]}, r"objective = \"\['next'\]\" is not supported"),
-        ({"corruption": {"rate": 0.3}}, r"corruption: no such setting"),
-        (
-            {"decoder": RUN["model"]},
-            r"objective = 'masked' requires a bidirectional model, .*; use translate or spans",
-        ),
-        (
-            {"model": CAUSAL},
-            r"objective = 'masked' requires a bidirectional model, .* a causal model; use next",
-        ),
-    ],
-)
+    [({"objective": "nxt"}, r"objective = 'nxt' is not supported; did you mean 'next'\?"),
+     ({"objective": ["next"]}, r"objective = \"\['next'\]\" is not supported"),
+     ({"corruption": {"rate": 0.3}}, r"corruption: no such setting"),
+     ({"decoder": RUN["model"]},
+      r"objective = 'masked' requires a bidirectional model, .*; use translate or spans"),
+     ({"model": CAUSAL},
+      r"objective = 'masked' requires a bidirectional model, .* a causal model; use next")],
+)  # fmt: skip
 def test_run_file_rejects_an_objective(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         decode(config_class(settings), merged(RUN, settings))
@@ -109,14 +89,9 @@ def test_objectives_describe_their_method(name: str) -> None:
 @pytest.mark.parametrize("table", ["model", "decoder"])
 @pytest.mark.parametrize(
     ("head", "scaled"),
-    [
-        ({}, True),
-        ({"lm_tied": True}, True),
-        ({"lm_tied": False}, False),
-        ({"lm_tied": False, "lm_scaled": True}, True),
-        ({"lm_scaled": False}, False),
-    ],
-)
+    [({}, True), ({"lm_tied": True}, True), ({"lm_tied": False}, False),
+     ({"lm_tied": False, "lm_scaled": True}, True), ({"lm_scaled": False}, False)],
+)  # fmt: skip
 def test_t5_scales_states_if_output_is_tied(
     head: dict[str, bool], scaled: bool, table: str
 ) -> None:

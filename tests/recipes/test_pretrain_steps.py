@@ -237,25 +237,17 @@ PEAK, GROWN = "the learning rate never reaches its peak", "the batch never grows
 
 @pytest.mark.parametrize(
     ("settings", "message"),
-    [
-        ({"decay_steps": 10_600}, f"10600 decay steps are more than train.steps = 1000: {PEAK}"),
-        (
-            {"decay_steps": 951},
-            f"train.warmup_steps = 50 and 951 decay steps .* {PEAK}; set .* to 400,",
-        ),
-        (
-            {"warmup_steps": 700},
-            f"= 700 and 400 decay steps .* {PEAK}; set train.decay_steps to 300,",
-        ),
-        ({"decay_steps": 1000, "warmup_steps": 0}, PEAK),
-        ({"decay_steps": 2000, "warmup_steps": 1000}, f"is not less than .* {PEAK}"),
-        ({"decay_steps": 950}, ""),
-        ({"decay_steps": 999, "warmup_steps": 0}, ""),
-        ({"schedule": "linear", "warmup_steps": 999}, ""),
-        ({"first_batch_size": 8, "batch_warmup_steps": 1001}, f"= 1001 is more than .* {GROWN}"),
-        ({"first_batch_size": 8, "batch_warmup_steps": 1000}, ""),
-    ],
-)
+    [({"decay_steps": 10_600}, f"10600 decay steps are more than train.steps = 1000: {PEAK}"),
+     ({"decay_steps": 951},
+      f"train.warmup_steps = 50 and 951 decay steps .* {PEAK}; set .* to 400,"),
+     ({"warmup_steps": 700}, f"= 700 and 400 decay steps .* {PEAK}; set train.decay_steps to 300,"),
+     ({"decay_steps": 1000, "warmup_steps": 0}, PEAK),
+     ({"decay_steps": 2000, "warmup_steps": 1000}, f"is not less than .* {PEAK}"),
+     ({"decay_steps": 950}, ""), ({"decay_steps": 999, "warmup_steps": 0}, ""),
+     ({"schedule": "linear", "warmup_steps": 999}, ""),
+     ({"first_batch_size": 8, "batch_warmup_steps": 1001}, f"= 1001 is more than .* {GROWN}"),
+     ({"first_batch_size": 8, "batch_warmup_steps": 1000}, "")],
+)  # fmt: skip
 def test_schedule_below_its_peak_is_reported(
     settings: dict[str, Any], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
