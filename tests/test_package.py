@@ -29,15 +29,24 @@ ROOT = Path(__file__).parents[1]
 SOURCES = ("pyproject.toml", "MANIFEST.in", "README.md", "LICENSE", "src")
 INFO = f"bertkit-{bertkit.__version__}.dist-info"
 
+COMMANDS = """\
+tokenizer train text --size 600 --out tokenizer
+prepare text --tokenizer tokenizer --out corpus
+pretrain bert-tiny --corpus corpus --out run --train.steps 4 --train.batch_size 8
+finetune classify --model run --train rows.jsonl --dev 0.25 --out stars --epochs 1
+predict stars "Loops repeat." --out labels.jsonl
+embed run "Loops repeat." "Functions return." --out vectors.npy
+"""
 PROGRAM = """\
 bertkit --help
-bertkit tokenizer train text --size 600 --out tokenizer
-bertkit prepare text --tokenizer tokenizer --out corpus
-bertkit pretrain bert-tiny --corpus corpus --out run --train.steps 4 --train.batch_size 8
-bertkit finetune classify --model run --train rows.jsonl --dev 0.25 --out stars --epochs 1
-bertkit predict stars "Loops repeat." --out labels.jsonl
-bertkit embed run "Loops repeat." "Functions return." --out vectors.npy
+python -c '
+import shlex, sys
+from bertkit import cli
+for line in open("commands"):
+    if code := cli.run(shlex.split(line)):
+        sys.exit(f"{line}: {code}")'
 """
+"""One process runs the commands, so that torch is imported once."""
 
 
 def build(folder: Path, *options: str) -> Path:
@@ -143,6 +152,7 @@ def test_wheel_without_extras_leads_from_text_to_predictions(
         (tmp_path / "text" / f"{name}.txt").write_text(chapter, encoding="utf-8")
     rows = [{"text": f"{word} {n}", "label": word} for n in range(8) for word in ("good", "bad")]
     (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    (tmp_path / "commands").write_text(COMMANDS, encoding="utf-8")
     done = run(PROGRAM, tmp_path, environment)
     assert done.returncode == 0, done.stdout + done.stderr
     answer = json.loads((tmp_path / "labels.jsonl").read_text(encoding="utf-8"))
