@@ -50,6 +50,7 @@ ROWS = [
 LABELLED = [LabelExample(text, None, label) for text, label in ROWS * 4]
 PAIRS = [LabelExample(text, other, label) for (text, label), (other, _) in itertools.pairwise(ROWS)]
 FAST = Finetune(epochs=25, learning_rate=1e-2, batch_size=4, precision="fp32")
+ONCE = replace(FAST, epochs=1)
 
 
 @pytest.fixture(scope="module")
@@ -129,7 +130,8 @@ def test_adapters_are_merged_if_special_tokens_are_added(
     assert not (out / "adapter").exists()
     assert "`adapter/`" not in (out / "README.md").read_text(encoding="utf-8")
     again = tmp_path / "again"
-    finetune("classify", out, train=LABELLED, dev=dev, out=again, settings=settings)
+    once = replace(settings, epochs=1)
+    finetune("classify", out, train=LABELLED, dev=dev, out=again, settings=once)
     assert (again / "adapter").is_dir()
     assert "`adapter/`" in (again / "README.md").read_text(encoding="utf-8")
 
@@ -179,7 +181,7 @@ def test_lm_weight_changes_the_trained_weights(tokenizer: Tokenizer, tmp_path: P
 def test_pair_logits_are_summed_over_both_orders(tokenizer: Tokenizer, tmp_path: Path) -> None:
     folder, out = folder_of(GPT2, tokenizer, tmp_path / "m"), tmp_path / "out"
     options = {"both_orders": True}
-    finetune("classify", folder, train=PAIRS, dev=PAIRS, out=out, settings=FAST, options=options)
+    finetune("classify", folder, train=PAIRS, dev=PAIRS, out=out, settings=ONCE, options=options)
     ask = bertkit.pipeline("classify", out)
     model, read = ask.loaded.model, ask.loaded.tokenizer.encode
     assert "add the logits of (B, A)" in (out / "README.md").read_text("utf-8")
@@ -259,7 +261,7 @@ def test_respond_fine_tunes_on_dialogues(tokenizer: Tokenizer, tmp_path: Path) -
     turns = [[["is it fine", "it is fine"], ["so dull", "no"]], [["a film", "so funny"]]]
     rows = tmp_path / "dialogues.json"
     rows.write_text(json.dumps([{"dialogue": turn} for turn in turns]), encoding="utf-8")
-    finetune("respond", folder, train=rows, dev=rows, out=out, settings=FAST)
+    finetune("respond", folder, train=rows, dev=rows, out=out, settings=ONCE)
     answer = bertkit.pipeline("respond", out)(("is it fine", ["it is fine", "so funny"]))
     assert len(answer.scores) == 2
 
@@ -268,12 +270,12 @@ def test_lm_weight_requires_an_lm_head(tokenizer: Tokenizer, tmp_path: Path) -> 
     """A Llama classifier is saved without its LM head."""
     folder, out = folder_of(LLAMA, tokenizer, tmp_path / "m"), tmp_path / "out"
     rest: dict[str, Any] = {"train": LABELLED, "dev": LABELLED[:4]}
-    finetune("classify", folder, out=out, settings=FAST, **rest)
+    finetune("classify", folder, out=out, settings=ONCE, **rest)
     loaded, weight = load_for_finetuning(out, task(), None)
     assert (weight, [*loaded.model.heads]) == (0.0, ["classify"])
     with pytest.raises(ConfigError, match="does not contain an LM head"):
         load_for_finetuning(out, task(), 0.5)
-    finetune("classify", out, out=tmp_path / "again", settings=FAST, **rest)
+    finetune("classify", out, out=tmp_path / "again", settings=ONCE, **rest)
 
 
 def test_random_weights_keep_config_and_head(tokenizer: Tokenizer, tmp_path: Path) -> None:
