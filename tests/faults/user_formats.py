@@ -19,26 +19,11 @@ from bertkit.tasks import find
 from bertkit.tasks.examples import read_examples
 
 TALK = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
-SQUAD: dict[str, Any] = {
-    "data": [
-        {
-            "paragraphs": [
-                {
-                    "context": "a we bc",
-                    "qas": [
-                        {
-                            "id": "1",
-                            "question": "who",
-                            "answers": [{"text": "we", "answer_start": 2}],
-                            "is_impossible": False,
-                        },
-                        {"id": "2", "question": "why", "answers": [], "is_impossible": True},
-                    ],
-                }
-            ]
-        }
-    ]
-}
+SQUAD: dict[str, Any] = {"data": [{"paragraphs": [{"context": "a we bc", "qas": [
+    {"id": "1", "question": "who", "answers": [{"text": "we", "answer_start": 2}],
+     "is_impossible": False},
+    {"id": "2", "question": "why", "answers": [], "is_impossible": True},
+]}]}]}  # fmt: skip
 
 
 def lines(*rows: Any) -> str:
