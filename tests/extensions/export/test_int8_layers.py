@@ -31,6 +31,7 @@ from bertkit.extensions.export.int8_layers import (
     unavailable,
 )
 from bertkit.families import FAMILIES
+from bertkit.metrics import cosines
 from bertkit.nn.pooling import mean
 
 
@@ -50,10 +51,8 @@ def test_int8_linear_matches_rounded_inputs_and_weights() -> None:
     linear, x = nn.Linear(64, 48), torch.randn(33, 64)
     inputs = inputs_of(x)
     layer = Int8Linear(linear, inputs)
-    quantized = (
-        quantize_input(x, inputs.factor, torch.tensor(inputs.zero - 128.0)).float() - inputs.zero
-    )
-    quantized *= inputs.scale
+    integers = quantize_input(x, inputs.factor, torch.tensor(inputs.zero - 128.0))
+    quantized = (integers.float() - inputs.zero) * inputs.scale
     step = linear.weight.abs().amax(1, keepdim=True) / largest_weight()
     weights = (linear.weight / step).round() * step
     torch.testing.assert_close(layer(x), quantized @ weights.T + linear.bias, atol=1e-4, rtol=1e-4)
@@ -91,13 +90,9 @@ print(largest, exact[0, 0].item(), cut[0, 0].item())
     platform.machine() not in ("x86_64", "AMD64"), reason="other processors accumulate in 32 bits"
 )
 def test_int8_sums_do_not_saturate() -> None:
-    process = subprocess.run(
-        [sys.executable, "-c", LARGEST],
-        env={**os.environ, "ONEDNN_MAX_CPU_ISA": "AVX2"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    command, environment = [sys.executable, "-c", LARGEST], {"ONEDNN_MAX_CPU_ISA": "AVX2"}
+    environment = {**os.environ, **environment}
+    process = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     largest, exact, saturated = process.stdout.split()
     assert int(largest) == 63
     assert float(exact) == pytest.approx(64, rel=1e-5)
@@ -135,10 +130,8 @@ def test_int8_rows_linear_scales_each_row(dtype: torch.dtype, bias: bool) -> Non
     expected = nn.functional.linear((x / step).round() * step, weights, linear.bias)
     out = layer(x)
     assert out.dtype == dtype
-    tolerance = (
-        {"rtol": 1e-4, "atol": 1e-4} if dtype == torch.float32 else {"rtol": 8e-3, "atol": 4e-3}
-    )
-    torch.testing.assert_close(out.float(), expected, **tolerance)
+    rtol, atol = (1e-4, 1e-4) if dtype == torch.float32 else (8e-3, 4e-3)
+    torch.testing.assert_close(out.float(), expected, rtol=rtol, atol=atol)
     assert float((out.float() - linear(x.float())).abs().max()) > 1e-2  # Control: the layer rounds.
     row_by_row = torch.cat([layer(x[index : index + 1]) for index in range(len(x))])
     assert torch.equal(row_by_row, out)  # The result is bit-identical in every batch.
@@ -166,18 +159,9 @@ def test_int8_engine_approximates_fp32(family: str) -> None:
     new = encodings(np.random.default_rng(1), [33, 3, 17])
     exact = engine.rows(new, mean)
     int8_rows = Engine(model, int8=calibrated(inputs)).rows(new, mean)
-    cosines = (
-        (int8_rows * exact).sum(1)
-        / np.linalg.norm(int8_rows, axis=1)
-        / np.linalg.norm(exact, axis=1)
-    )
-    assert cosines.min() > 0.98
+    assert cosines(int8_rows, exact).min() > 0.98
     assert np.abs(int8_rows - exact).max() > 1e-4
-    half_inputs = {
-        name: layer_inputs
-        for name, layer_inputs in inputs.items()
-        if name.endswith((".up", ".out"))
-    }
+    half_inputs = {name: i for name, i in inputs.items() if name.endswith((".up", ".out"))}
     half_rows = Engine(model, int8=calibrated(half_inputs)).rows(new, mean)
     assert np.abs(half_rows - exact).mean() < np.abs(int8_rows - exact).mean()
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import shutil
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,6 +27,7 @@ from bertkit.extensions.export.int8_layers import Int8Linear, layers_of, unavail
 from bertkit.extensions.export.int8_record import FILE, read_int8, write_int8
 from bertkit.extensions.export.quantize import quantize
 from bertkit.extensions.generation.families.gpt2 import GPT2
+from bertkit.metrics import cosines
 from bertkit.nn import precision
 from bertkit.pipelines import pipeline
 from bertkit.pipelines.base import open_engine
@@ -69,12 +69,7 @@ def test_quantize_measures_and_records_quality(tiny: Path, tmp_path: Path) -> No
     queries = ["a b c", "z y x w v u", "q"]
     exact = pipeline("embed", tiny)(queries)
     int8_rows = pipeline("embed", out, precision="int8")(queries)
-    cosines = (
-        (int8_rows * exact).sum(1)
-        / np.linalg.norm(int8_rows, axis=1)
-        / np.linalg.norm(exact, axis=1)
-    )
-    assert cosines.min() > 0.98
+    assert cosines(int8_rows, exact).min() > 0.98
     assert np.abs(int8_rows - exact).max() > 1e-4
     # The fp32 weights are unchanged.
     np.testing.assert_allclose(pipeline("embed", out)(queries), exact, atol=1e-6)
@@ -82,12 +77,7 @@ def test_quantize_measures_and_records_quality(tiny: Path, tmp_path: Path) -> No
     assert quality.lowest_cosine == report["lowest_cosine"]
 
 
-@pytest.mark.parametrize(
-    "invalidate", [lambda f: -f, lambda f: f * math.nan, lambda f: f[None], lambda f: f.long()]
-)
-def test_read_int8_rejects_invalid_factors(
-    invalidate: Callable[[torch.Tensor], torch.Tensor], tiny: Path, tmp_path: Path
-) -> None:
+def test_read_int8_rejects_invalid_factors(tiny: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     quantize(tiny, [write_texts(tmp_path / "t.txt", 200)], out=out)
     fingerprint = load(out).fingerprint()
@@ -95,9 +85,11 @@ def test_read_int8_rejects_invalid_factors(
     write_int8(out, inputs, quality)
     read_int8(out, fingerprint)  # Control.
     name, first = next(iter(inputs.items()))
-    write_int8(out, {**inputs, name: replace(first, factor=invalidate(first.factor))}, quality)
-    with pytest.raises(CheckpointError, match=r"damaged .*greater than 0.*; quantize"):
-        read_int8(out, fingerprint)
+    f = first.factor
+    for factor in (-f, f * math.nan, f[None], f.long()):
+        write_int8(out, {**inputs, name: replace(first, factor=factor)}, quality)
+        with pytest.raises(CheckpointError, match=r"damaged .*greater than 0.*; quantize"):
+            read_int8(out, fingerprint)
 
 
 @pytest.mark.bf16
@@ -113,9 +105,8 @@ def test_attention_stays_in_bf16_with_amx(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    report = quantize(
-        tiny, [write_texts(tmp_path / "t.txt", 200)], out=tmp_path / "out", min_cosine=0.5
-    )
+    texts = [write_texts(tmp_path / "t.txt", 200)]
+    report = quantize(tiny, texts, out=tmp_path / "out", min_cosine=0.5)
     assert report["left"] == []
     monkeypatch.setattr(integers, "has_amx", lambda: amx)
     monkeypatch.setattr(precision, "bf16_is_faster", lambda device: bf16)
@@ -137,9 +128,7 @@ def test_quantize_skips_layers_until_quality_is_reached(
     strict = quantize(rough_model, [file], out=tmp_path / "strict", min_cosine=0.9999)
     assert strict["left"]
     assert strict["lowest_cosine"] > loose["lowest_cosine"]
-    with pytest.raises(
-        DataError, match=r"with even one layer in int8, the cosine similarity is below 1.1"
-    ):
+    with pytest.raises(DataError, match=r"with even one layer in int8, .* is below 1\.1"):
         quantize(rough_model, [file], out=tmp_path / "none", min_cosine=1.1)
     assert not (tmp_path / "none").exists()
 

@@ -42,11 +42,35 @@ def model(tiny: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(tiny, tmp_path / "model"))
 
 
-@pytest.fixture
-def texts(tmp_path: Path) -> Path:
-    path = tmp_path / "texts.txt"
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("texts") / "texts.txt"
     path.write_text("\n".join(["a b c", "z y", "q w e r t y"] * 10), encoding="utf-8")
     return path
+
+
+def tune_with_fastest_runtime(model: Path, texts: Path, fastest: str = "onnxruntime") -> Path:
+    """Tune with a clock that makes a runtime the fastest, and return the model."""
+    for name in ("onnx", fastest):
+        pytest.importorskip(name, reason="pip install 'bertkit[export]'")
+    clock = {"fp32": 1.0, fastest: 0.5, 1: 0.25}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("OMP_NUM_THREADS", raising=False)
+        patch.setattr(tuning, "_seconds", lambda made: {c: clock.get(c, 3.0) for c in made})
+        assert tune(model, [texts])["engines"] == dict.fromkeys(("1 short", "4 short"), fastest)
+    return model
+
+
+@pytest.fixture(scope="module")
+def tuned_once(tiny: Path, texts: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    model = Path(shutil.copytree(tiny, tmp_path_factory.mktemp("tuned") / "model"))
+    return tune_with_fastest_runtime(model, texts)
+
+
+@pytest.fixture
+def tuned_model(tuned_once: Path, tmp_path: Path) -> Path:
+    """A copy of a model for which ONNX Runtime was the fastest."""
+    return Path(shutil.copytree(tuned_once, tmp_path / "model"))
 
 
 def test_auto_precision_uses_fastest_settings(
@@ -97,38 +121,11 @@ def test_tune_selects_fastest_measured_options(model: Path, texts: Path) -> None
         assert min(speeds.values()) > 0
 
 
-def _tune_with_fastest_runtime(
-    model: Path,
-    texts: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    cells: tuple[str, ...] = (),
-    fastest: str = "onnxruntime",
-) -> dict[str, str]:
-    """Tune with a fake clock that makes a runtime fastest, only in `cells` if set."""
-    for name in ("onnx", fastest):
-        pytest.importorskip(name, reason="pip install 'bertkit[export]'")
-    clock = {"fp32": 1.0, fastest: 0.5, 1: 0.25}
-    with monkeypatch.context() as patch:
-        patch.setattr(tuning, "_seconds", lambda made: {c: clock.get(c, 3.0) for c in made})
-        report = tune(model, [texts])
-    if cells:
-        records = json.loads((model / "tuned.json").read_text())
-        for name in records[0]["engines"]:
-            records[0]["engines"][name] = fastest if name in cells else "packed"
-        (model / "tuned.json").write_text(json.dumps(records))
-    return dict(report["engines"])
-
-
 def test_auto_precision_uses_graph_if_fastest(
-    model: Path, texts: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tuned_model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert _tune_with_fastest_runtime(model, texts, monkeypatch) == {
-        "1 short": "onnxruntime",
-        "4 short": "onnxruntime",
-    }
-    exact = pipeline("embed", model)
-    capsys.readouterr()
-    embed = pipeline("embed", model, precision="auto")
+    exact = pipeline("embed", tuned_model)
+    embed = pipeline("embed", tuned_model, precision="auto")
     assert "threads, ONNX Runtime, as tuned on this machine" in capsys.readouterr().err
     forward_calls: list[int] = []
     embed.engine.model.encoder.register_forward_hook(lambda *_: forward_calls.append(1))
@@ -141,18 +138,15 @@ def test_auto_precision_uses_graph_if_fastest(
     windows = ["a b c d e f g h " * 10]
     found = embed(windows, long="window")
     np.testing.assert_allclose(found, exact(windows, long="window"), atol=1e-5)
-    cls_embed = pipeline("embed", model, precision="auto", pooling="cls")
-    expected = pipeline("embed", model, pooling="cls")(["a b"])
+    cls_embed = pipeline("embed", tuned_model, precision="auto", pooling="cls")
+    expected = pipeline("embed", tuned_model, pooling="cls")(["a b"])
     np.testing.assert_allclose(cls_embed(["a b"]), expected, atol=1e-5)
 
 
-def test_tuned_windows_are_averaged_before_normalization(
-    model: Path, texts: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tuned_windows_are_averaged_before_normalization(model: Path, texts: Path) -> None:
     loaded = load(model)
     save(model, loaded.model, loaded.tokenizer, BERT, pooling=Pooling(normalize=True))
-    _tune_with_fastest_runtime(model, texts, monkeypatch)
-    tuned = read_tuned(model)
+    tuned = read_tuned(tune_with_fastest_runtime(model, texts))
     assert tuned is not None
     embed, long = TunedEmbed(model, tuned), ["a b c d e f g h " * 8]
     ((vectors, truncated),) = embed.stream(long, long="window")
@@ -163,12 +157,13 @@ def test_tuned_windows_are_averaged_before_normalization(
     assert np.abs(vectors - embed(long, long="truncate")).max() > 1e-3  # Control.
 
 
-def test_tuned_model_embeds_without_torch(
-    model: Path, texts: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _tune_with_fastest_runtime(model, texts, monkeypatch, ("1 short",))
-    expected = pipeline("embed", model)(["a b c", "d"])
-    args = [sys.executable, "-c", WITHOUT_TORCH, "embed", str(model), "--precision", "auto"]
+def test_tuned_model_embeds_without_torch(tuned_model: Path) -> None:
+    record = tuned_model / "tuned.json"
+    (found,) = json.loads(record.read_text())
+    engines = dict.fromkeys(found["engines"], "packed") | {"1 short": "onnxruntime"}
+    record.write_text(json.dumps([{**found, "engines": engines}]))
+    expected = pipeline("embed", tuned_model)(["a b c", "d"])
+    args = [sys.executable, "-c", WITHOUT_TORCH, "embed", str(tuned_model), "--precision", "auto"]
     process = subprocess.run([*args, "a b c"], capture_output=True, check=False, text=True)
     assert process.returncode == 0, process.stderr
     assert "ONNX Runtime for 1 short, else packed batches, as tuned" in process.stderr
@@ -192,18 +187,11 @@ def test_tuned_model_embeds_without_torch(
     ],
 )
 def test_auto_precision_ignores_mismatched_tuning(
-    change: dict[str, Any],
-    message: str,
-    model: Path,
-    texts: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    change: dict[str, Any], message: str, tuned_model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    _tune_with_fastest_runtime(model, texts, monkeypatch)
-    path = model / "tuned.json"
+    path = tuned_model / "tuned.json"
     path.write_text(json.dumps([{**json.loads(path.read_text())[0], **change}]))
-    capsys.readouterr()
-    assert cli.run(["embed", str(model), "a", "--precision", "auto"]) == 0
+    assert cli.run(["embed", str(tuned_model), "a", "--precision", "auto"]) == 0
     log = capsys.readouterr().err
     assert message in log
     assert "ONNX Runtime" not in log
@@ -217,19 +205,15 @@ def test_tune_tries_requested_precision_only(model: Path, texts: Path) -> None:
 
 
 def test_auto_precision_rejects_changed_graph(
-    model: Path, texts: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tuned_model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    _tune_with_fastest_runtime(model, texts, monkeypatch)
-    graph = model / "tuned" / "model.onnx"
+    graph, command = tuned_model / "tuned" / "model.onnx", ["embed", str(tuned_model), "a"]
     graph.write_bytes(graph.read_bytes() + b"x")
-    capsys.readouterr()
-    assert cli.run(["embed", str(model), "a", "--precision", "auto"]) == 2
-    assert (
-        "the file is missing or was changed; run `bertkit export tune` again"
-        in capsys.readouterr().err
-    )
-    shutil.rmtree(model / "tuned")
-    assert cli.run(["embed", str(model), "a", "--precision", "auto"]) == 2
+    assert cli.run([*command, "--precision", "auto"]) == 2
+    message = "the file is missing or was changed; run `bertkit export tune` again"
+    assert message in capsys.readouterr().err
+    shutil.rmtree(tuned_model / "tuned")
+    assert cli.run([*command, "--precision", "auto"]) == 2
     assert "graph not found; create it with `bertkit export tune`" in capsys.readouterr().err
 
 
@@ -257,18 +241,12 @@ def test_tune_without_runtimes_uses_packed_batches(
     model: Path, texts: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(tuning, "TIMED_ROUNDS", 1)
-    find = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util,
-        "find_spec",
-        lambda name: None if name in ("onnxruntime", "openvino") else find(name),
-    )
+    find, missing = importlib.util.find_spec, ("onnxruntime", "openvino")
+    find_installed = lambda name: None if name in missing else find(name)  # noqa: E731
+    monkeypatch.setattr(importlib.util, "find_spec", find_installed)
     assert tune(model, [texts])["engines"] == {}
-    log = capsys.readouterr().err
-    assert (
-        "engine: packed batches only, because ONNX Runtime and OpenVINO are not installed (pip"
-        in log
-    )
+    message = "packed batches only, because ONNX Runtime and OpenVINO are not installed (pip"
+    assert f"engine: {message}" in capsys.readouterr().err
     assert not (model / "tuned").exists()
 
 
@@ -294,15 +272,13 @@ def test_tune_rejects_empty_files_and_read_only_models(
 
 
 @pytest.mark.parametrize("runtime", ["onnxruntime", "openvino"])
-def test_auto_precision_classifier_uses_graph(
-    runtime: str, texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_auto_precision_classifier_uses_graph(runtime: str, texts: Path, tmp_path: Path) -> None:
     tokenizer = tiny_tokenizer("abcdefghijklmnopqrstuvwxyz")
     model = tiny_folder(
         tmp_path / "labels", tokenizer, "classify", labels=("no", "yes"), task="classify", hidden=32
     )
     expected = pipeline("classify", model)(["a b c", "z"])
-    _tune_with_fastest_runtime(model, texts, monkeypatch, fastest=runtime)
+    tune_with_fastest_runtime(model, texts, fastest=runtime)
     classify = pipeline("classify", model, precision="auto")
     forward_calls: list[int] = []
     classify.engine.model.encoder.register_forward_hook(lambda *_: forward_calls.append(1))

@@ -6,6 +6,7 @@ import hashlib
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -69,10 +70,8 @@ def test_read_tuned_requires_same_weights_and_versions(
     assert capsys.readouterr().err == ""
     write_tuned(model, tuning_of())
     assert read_tuned(model) is None
-    assert (
-        "they were measured with other weights or settings; run `bertkit export tune` again"
-        in capsys.readouterr().err
-    )
+    message = "they were measured with other weights or settings; run `bertkit export tune` again"
+    assert message in capsys.readouterr().err
     write_tuned(model, tuning_of(versions={**tuned.versions(), "torch": "0"}))
     assert read_tuned(model) is None
     assert "they were measured with other versions of torch;" in capsys.readouterr().err
@@ -115,35 +114,47 @@ def test_processor_name_includes_instruction_sets(monkeypatch: pytest.MonkeyPatc
     assert tuned.processor_and_instructions() == "x bf16 at most AVX2"
 
 
+ENGINES = {"1 short": "onnxruntime", "4 long": "onnxruntime", "64 short": "packed"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "runtimes", "description"),
+    [
+        ({}, [], "packed batches"),
+        ({"engines": {"1 short": "packed"}}, [], "packed batches"),
+        ({"engines": {"1 short": "openvino"}}, ["openvino"], "OpenVINO"),
+        ({"engines": {"1 short": "onnxruntime"}}, ["onnxruntime"], "ONNX Runtime"),
+        (
+            {"engines": ENGINES},
+            ["onnxruntime"],
+            "ONNX Runtime for 1 short, 4 long, else packed batches",
+        ),
+        (
+            {"engines": {**ENGINES, "64 short": "openvino", "64 long": "packed"}},
+            ["onnxruntime", "openvino"],
+            "ONNX Runtime for 1 short, 4 long, OpenVINO for 64 short, else packed batches",
+        ),
+        (
+            {"engines": {"1 short": "onnxruntime", "4 short": "openvino"}, "precision": "bf16"},
+            ["onnxruntime", "openvino"],
+            "ONNX Runtime in fp32 for 1 short, OpenVINO for 4 short, else packed batches",
+        ),
+    ],
+)
+def test_description_names_runtimes_of_texts(
+    settings: dict[str, Any], runtimes: list[str], description: str
+) -> None:
+    tuned = tuning_of(**settings)
+    assert (tuned.runtimes, tuned.engine_description) == (runtimes, description)
+
+
 def test_runtime_uses_nearest_count_and_length() -> None:
-    engines = {"1 short": "onnxruntime", "4 long": "onnxruntime", "64 short": "packed"}
-    tuned_engines = tuning_of(engines=engines)
-    assert (
-        tuned_engines.engine_description == "ONNX Runtime for 1 short, 4 long, else packed batches"
-    )
-    mixed = tuning_of(engines={**engines, "64 short": "openvino", "64 long": "packed"})
-    assert (
-        mixed.engine_description
-        == "ONNX Runtime for 1 short, 4 long, OpenVINO for 64 short, else packed batches"
-    )
-    assert tuning_of(engines={"1 short": "openvino"}).engine_description == "OpenVINO"
-    in_bf16 = tuning_of(engines={"1 short": "onnxruntime", "4 short": "openvino"}, precision="bf16")
-    assert in_bf16.engine_description == (
-        "ONNX Runtime in fp32 for 1 short, OpenVINO for 4 short, else packed batches"
-    )
-    assert in_bf16.runtimes == ["onnxruntime", "openvino"]
-    assert tuning_of(engines={"1 short": "packed"}).runtimes == tuning_of().runtimes == []
-    assert tuning_of(engines={"1 short": "onnxruntime"}).engine_description == "ONNX Runtime"
-    assert tuning_of().engine_description == "packed batches"
-    for lengths, engine in (
-        ([5], "onnxruntime"),
-        ([100], None),
-        ([100] * 6, "onnxruntime"),
-        ([5] * 80, None),
-    ):
-        assert tuned_engines.runtime(lengths) == engine
-    names = {count: cell([5] * count) for count in (0, 1, 2, 3, 4, 15, 17, 999)}
-    assert "".join(name.split()[0][0] for name in names.values()) == "11144466"
+    tuned = tuning_of(engines=ENGINES)
+    expected = [([5], "onnxruntime"), ([100], None), ([100] * 6, "onnxruntime"), ([5] * 80, None)]
+    for lengths, engine in expected:
+        assert tuned.runtime(lengths) == engine
+    names = [cell([5] * count) for count in (0, 1, 2, 3, 4, 15, 17, 999)]
+    assert "".join(name[0] for name in names) == "11144466"
 
 
 def test_auto_precision_rejects_damaged_tuning_file(tiny: Path, tmp_path: Path) -> None:
