@@ -44,9 +44,8 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
             (directory / f"{part}.{name}.txt").write_text(text, encoding="utf-8")
     files = directory / "train.source.txt", directory / "train.target.txt"
     train_vocabulary([files[0]], out=directory / "v", kind="unigram", use="translate", size=20)
-    prepare_pairs(
-        source=files[0], target=files[1], tokenizer=directory / "v", out=directory / "pairs"
-    )
+    options = {"tokenizer": directory / "v", "out": directory / "pairs"}
+    prepare_pairs(source=files[0], target=files[1], **options)
     return directory
 
 
@@ -173,16 +172,6 @@ def test_command_translates_line_by_line(
     writer = bertkit.pipeline("generate", folder)
     ((given,),) = writer(["a b c"], prefix="h")
     assert given.text.startswith("h")
-
-
-def test_pretrain_rejects_unknown_attention(
-    directory: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    command = ["pretrain", "lstm-small", "--corpus", f"{directory}/pairs"]
-    command += ["--out", str(directory / "x")]
-    assert cli.run([*command, "model.recurrent.attention=dot"]) == 2
-    assert "model.recurrent.attention: invalid enum value 'dot'" in capsys.readouterr().err
-    assert not (directory / "x").exists()
 
 
 @pytest.mark.parametrize(("family", "forced"), [("bart", False), ("bart", True), ("t5", False)])

@@ -57,20 +57,14 @@ def test_query_attends_to_its_row_up_to_itself(
             for ahead in range(width):
                 num_keys = int(kv_cache.lengths[row]) + ahead + 1
                 k, v = entries[:, row, :, :num_keys].transpose(1, 2)
-                torch.testing.assert_close(
-                    torch.stack([k[-1], v[-1]]), new[row * width + ahead]
-                )  # the new keys and values are the last entries
+                query, newest = q[row * width + ahead], new[row * width + ahead]
+                torch.testing.assert_close(torch.stack([k[-1], v[-1]]), newest)
                 row_bias = None if bias is None else bias[row, :, ahead, :num_keys]
-                expected = naive(q[row * width + ahead], k, v, 0.3, row_bias)
+                expected = naive(query, k, v, 0.3, row_bias)
                 torch.testing.assert_close(out[row, ahead], expected, atol=1e-5, rtol=1e-5)
                 if num_keys > 1:  # control: one key fewer changes the output
-                    fewer = naive(
-                        q[row * width + ahead],
-                        k[1:],
-                        v[1:],
-                        0.3,
-                        None if row_bias is None else row_bias[:, 1:],
-                    )
+                    fewer_bias = None if row_bias is None else row_bias[:, 1:]
+                    fewer = naive(query, k[1:], v[1:], 0.3, fewer_bias)
                     assert not torch.allclose(out[row, ahead], fewer, atol=1e-5)
         kv_cache.advance(torch.full((rows,), width))
 
@@ -131,11 +125,9 @@ def test_beam_attends_only_to_its_ancestors(
             tested.advance(torch.ones(rows, dtype=torch.long))
         remaining = data.draw(st.lists(st.integers(0, requests - 1), unique=True, min_size=1))
         beam = st.lists(st.integers(0, beams - 1), min_size=beams, max_size=beams)
-        selected = torch.tensor(
-            [request * beams + b for request in sorted(remaining) for b in data.draw(beam)]
-        )
+        selected = [r * beams + b for r in sorted(remaining) for b in data.draw(beam)]
         for tested in (kv_cache, copies):
-            tested.keep(selected)
+            tested.keep(torch.tensor(selected))
         requests = len(remaining)
 
 

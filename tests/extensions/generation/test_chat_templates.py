@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 import tokenizers
@@ -142,49 +142,37 @@ CONVERSATIONS = [
 ]
 
 
-def matches(template: str, folder: Path) -> bool:
-    """Return whether the ids equal those of transformers for all conversations."""
-    transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[dev]'")
+def write(template: str, folder: Path) -> Path:
+    """Write a tokenizer with a BOS token and a chat template."""
     kind = "llama-3" if "eot_id" in template else "chatml"
-    tokenizer = vocabulary(kind, template or None)
-    tokenizer.save(folder)
+    vocabulary(kind, template or None).save(folder)
     (folder / "chat_template.jinja").write_text(template)
-    reference = transformers.AutoTokenizer.from_pretrained(folder)
-    reference.bos_token = "<|begin_of_text|>" if kind == "llama-3" else "<|endoftext|>"
-    reference.save_pretrained(folder)
-    chat = ChatFormat(Tokenizer.load(folder))
-    for conversation in CONVERSATIONS:
-        for answer in (False, True):
-            rows = [{"role": role, "content": content} for role, content in conversation]
-            expected: Any = reference.apply_chat_template(
-                rows, add_generation_prompt=answer, tokenize=True
-            )
-            messages = [Message(role, content) for role, content in conversation]  # type: ignore[arg-type]
-            if chat.encode(messages, answer=answer)[0].tolist() != list(expected["input_ids"]):
-                return False
-    return True
+    path = folder / "tokenizer_config.json"
+    bos = "<|begin_of_text|>" if kind == "llama-3" else "<|endoftext|>"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "bos_token": bos}))
+    return folder
 
 
 @pytest.mark.parametrize("name", SUPPORTED)
 def test_chat_matches_apply_chat_template(name: str, tmp_path: Path) -> None:
-    assert matches(SUPPORTED[name], tmp_path)
+    transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[dev]'")
+    folder = write(SUPPORTED[name], tmp_path)
+    reference = transformers.AutoTokenizer.from_pretrained(folder)
+    chat = ChatFormat(Tokenizer.load(folder))
+    for conversation in CONVERSATIONS:
+        rows = [{"role": role, "content": content} for role, content in conversation]
+        messages = [Message(role, content) for role, content in conversation]  # type: ignore[arg-type]
+        for answer in (False, True):
+            expected = reference.apply_chat_template(rows, add_generation_prompt=answer)
+            found = chat.encode(messages, answer=answer)[0]
+            assert found.tolist() == list(expected["input_ids"])
 
 
 @pytest.mark.parametrize("name", OTHER)
 def test_chat_rejects_other_template(name: str, tmp_path: Path) -> None:
+    tokenizer = Tokenizer.load(write(OTHER[name], tmp_path))
     with pytest.raises(TokenizerError, match=r"chat_template is not|its chat template"):
-        matches(OTHER[name], tmp_path)
-
-
-def test_chat_trains_on_tokens_after_the_prompt() -> None:
-    chat = ChatFormat(vocabulary("chatml", PLAIN))
-    talk = [Message("user", "Hello"), Message("assistant", "\n Hi")]
-    ids, weights = chat.encode(talk, answer=False)
-    end = chat.tokenizer.token("<|im_end|>")
-    first = int(weights.argmax())
-    assert first == len(chat.encode(talk[:1])[0])
-    assert weights.sum() == len(ids) - first - 1
-    assert ids[-2] == end
+        ChatFormat(tokenizer)
 
 
 def test_chat_uses_default_of_several_templates() -> None:

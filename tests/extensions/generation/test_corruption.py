@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.factories import tiny_corpus
 
 import bertkit
 from bertkit.data.corpus import Corpus
@@ -25,7 +25,6 @@ from bertkit.extensions.generation.corruption import (
     sentinel_ids,
     spans,
 )
-from bertkit.recipes.prepare import prepare
 from bertkit.recipes.pretrain import pretrain
 from bertkit.recipes.pretrain_config import read_config
 from bertkit.text.tokenizer import Tokenizer
@@ -126,20 +125,15 @@ def test_prefix_source_and_target_restore_the_text(count: int, seed: int) -> Non
 def corpora(
     tmp_path_factory: pytest.TempPathFactory, english: list[str]
 ) -> dict[str, tuple[Corpus, Tokenizer]]:
-    directory = tmp_path_factory.mktemp("corrupt")
-    files = []
-    for i, text in enumerate(["x", *english[:9]]):
-        files.append(directory / f"{i:02}.txt")
-        files[-1].write_text(text, encoding="utf-8")
     result: dict[str, tuple[Corpus, Tokenizer]] = {}
-    uses: dict[str, Any] = {"t5": "spans", "bart": "encode"}
-    for name, use in uses.items():
-        tokenizer = train(english[:9], kind="bpe", size=500, use=use)
-        folder = prepare(files, tokenizer=tokenizer, out=directory / name, processes=1).folder
-        result[name] = Corpus.open(folder), tokenizer
+    for name, use in (("t5", "spans"), ("bart", "encode")):
+        folder, texts = tmp_path_factory.mktemp(name), ["x", *english[:9]]
+        corpus = Corpus.open(tiny_corpus(folder, texts, kind="bpe", size=500, use=use))
+        result[name] = corpus, corpus.tokenizer()
     return result
 
 
+MODEL = {"layers": 1, "hidden": 32, "heads": 2, "intermediate": 64, "max_positions": 64}
 CORRUPTIONS: list[tuple[str, CorruptionType]] = [
     ("t5", "spans"), ("t5", "prefix"), ("bart", "infill"), ("bart", "mass"), ("bart", "prefix")
 ]  # fmt: skip
@@ -206,7 +200,7 @@ def test_pretraining_reduces_the_loss(
     settings: dict[str, Any] = {
         "family": name,
         "objective": corruption,
-        "model": {"layers": 1, "hidden": 32, "heads": 2, "intermediate": 64, "max_positions": 64},
+        "model": MODEL,
         "sampling": {"pairs": "none", "length": 48, "held_out": 0.2},
         "train": {
             "steps": 30, "batch_size": 16, "learning_rate": 5e-3, "warmup_steps": 3,
@@ -215,7 +209,6 @@ def test_pretraining_reduces_the_loss(
     }  # fmt: skip
     if corruption in ("spans", "infill", "mass"):
         settings["corruption"] = {"rate": 0.3}
-    torch.set_num_threads(1)
     scores = pretrain(settings, corpus=corpus.folder, out=tmp_path / "run")
     assert scores["lm_loss"] < np.log(500) - 0.3
     loaded = bertkit.load(tmp_path / "run")
@@ -239,13 +232,9 @@ def test_read_config_rejects_invalid_settings(
     corpora: dict[str, tuple[Corpus, Tokenizer]], changed: dict[str, Any], message: str
 ) -> None:
     _, tokenizer = corpora["t5"]
-    settings: dict[str, Any] = {
-        "family": "t5",
-        "objective": "spans",
-        "model": {"layers": 1, "hidden": 32, "heads": 2, "intermediate": 64, "max_positions": 64},
-        "sampling": {"pairs": "none", "length": 48},
-        "train": {"steps": 1, "batch_size": 1, "learning_rate": 1e-3, "warmup_steps": 1},
-    }
+    train = {"steps": 1, "batch_size": 1, "learning_rate": 1e-3, "warmup_steps": 1}
+    settings: dict[str, Any] = {"family": "t5", "objective": "spans", "model": MODEL}
+    settings |= {"sampling": {"pairs": "none", "length": 48}, "train": train}
     read_config(settings, tokenizer)
     with pytest.raises(ConfigError, match=message):
         read_config({**settings, **changed}, tokenizer)

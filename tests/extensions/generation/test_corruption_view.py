@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -47,9 +48,8 @@ def test_corrupt_matches_pretraining_samples(
     corpus = Corpus.open(folder.folder)
     sources = set()
     for seed in range(4):
-        samples = Corrupted(
-            corpus, tokenizer, corruption, SETTINGS[corruption], start=7, length=200, seed=seed
-        )
+        options: dict[str, Any] = {"start": 7, "length": 200, "seed": seed}
+        samples = Corrupted(corpus, tokenizer, corruption, SETTINGS[corruption], **options)
         pair = samples.sample(0, 0)
         shown = corrupt(tokenizer, TEXT, corruption, seed)
         before = len(tokenizer.encode("").ids) - 1
@@ -63,11 +63,8 @@ def check(shown: CorruptedText, corruption: CorruptionType) -> None:
     removed = [(token, span) for token, span in shown.text if span is not None]
     source_rest = [token for token, span in shown.source if span is None]
     text_rest = [token for token, span in shown.text if span is None]
-    assert (
-        source_rest == text_rest
-        if corruption != "infill"
-        else sorted(source_rest) == sorted(text_rest)
-    )
+    in_order = sorted if corruption == "infill" else list
+    assert in_order(source_rest) == in_order(text_rest)
     marked = [(token, span) for token, span in shown.target if span is not None]
     if corruption == "infill":
         assert marked == removed
@@ -118,9 +115,8 @@ def test_corrupt_rejects_unsupported_text_or_tokenizer(
 
 
 def test_spans_are_colored_and_numbered() -> None:
-    text = CorruptedText(
-        [("a", None), ("<b", 1), ("c", 1)], [("a", None), ("<x>", 1)], [("<x>", 1)]
-    )
+    source, target = [("a", None), ("<x>", 1)], [("<x>", 1)]
+    text = CorruptedText([("a", None), ("<b", 1), ("c", 1)], source, target)
     html = html_of(*corruption_figures(text))
     assert '<mark class="span1">&lt;b c <span class="small">1</span></mark>' in html
     assert '<mark class="span1">&lt;x&gt; <span class="small">1</span></mark>' in html

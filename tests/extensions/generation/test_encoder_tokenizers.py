@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import re
 import shutil
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -28,26 +30,28 @@ SPECIALS = {
 CONTROL = re.compile(r"\[CLS\]|</?s>|<unk>|<pad>")
 
 
-def write_folder(folder: Path, family: str, texts: list[str], rule: str) -> Path:
+@cache
+def trained(family: str, rule: str, texts: tuple[str, ...]) -> bytes:
+    """Return a SentencePiece model that is trained on the texts."""
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(texts), model_writer=model, vocab_size=600,
+        normalization_rule_name=rule, minloglevel=2, **SPECIALS[family],
+    )  # fmt: skip
+    return model.getvalue()
+
+
+def write_folder(folder: Path, family: str, texts: tuple[str, ...], rule: str = "nmt_nfkc") -> Path:
     """Write config.json, and a SentencePiece model that is trained on the texts."""
     folder.mkdir()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(texts),
-        model_prefix=str(folder / "trained"),
-        vocab_size=600,
-        normalization_rule_name=rule,
-        minloglevel=2,
-        **SPECIALS[family],
-    )
-    (folder / "trained.model").rename(folder / FILES[family])
-    (folder / "trained.vocab").unlink()
+    (folder / FILES[family]).write_bytes(trained(family, rule, texts))
     write_json(folder / "config.json", {"model_type": family})
     return folder
 
 
 @pytest.fixture(scope="module")
-def texts(english: list[str]) -> list[str]:
-    return sentences(english)[:1500]
+def texts(english: list[str]) -> tuple[str, ...]:
+    return tuple(sentences(english)[:1500])
 
 
 @pytest.fixture(scope="module", params=FILES)
@@ -56,13 +60,13 @@ def family(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="module")
-def folder(family: str, texts: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_folder(tmp_path_factory.mktemp(family) / "model", family, texts, "nmt_nfkc")
+def folder(family: str, texts: tuple[str, ...], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_folder(tmp_path_factory.mktemp(family) / "model", family, texts)
 
 
 @pytest.mark.parametrize("rule", ["nmt_nfkc", "nmt_nfkc_cf", "identity"])
 def test_tokens_match_sentencepiece(
-    family: str, rule: str, texts: list[str], tmp_path: Path
+    family: str, rule: str, texts: tuple[str, ...], tmp_path: Path
 ) -> None:
     folder = write_folder(tmp_path / "model", family, texts, rule)
     tokenizer = Tokenizer.load(folder)
@@ -77,7 +81,7 @@ def test_tokens_match_sentencepiece(
         assert ids != [tokenizer.cls, *model.encode(f"{text} the"), tokenizer.sep]  # the control
 
 
-def test_ids_match_transformers(folder: Path, texts: list[str]) -> None:
+def test_ids_match_transformers(folder: Path, texts: tuple[str, ...]) -> None:
     hf_tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     tokenizer, mask = Tokenizer.load(folder), hf_tokenizer.mask_token
     assert tokenizer.mask == hf_tokenizer.mask_token_id
@@ -92,7 +96,9 @@ def test_ids_match_transformers(folder: Path, texts: list[str]) -> None:
         assert tokenizer.encode(text, pair).types.tolist() == types
 
 
-def test_saved_tokenizer_has_the_same_ids(folder: Path, texts: list[str], tmp_path: Path) -> None:
+def test_saved_tokenizer_has_the_same_ids(
+    folder: Path, texts: tuple[str, ...], tmp_path: Path
+) -> None:
     tokenizer = Tokenizer.load(folder)
     tokenizer.save(tmp_path)
     again = Tokenizer.load(tmp_path)
@@ -123,9 +129,9 @@ def test_model_loads_without_tokenizer_json(folder: Path, family: str, tmp_path:
     ],
 )
 def test_unsupported_setting_is_rejected(
-    settings: dict[str, object], message: str, texts: list[str], tmp_path: Path
+    settings: dict[str, object], message: str, texts: tuple[str, ...], tmp_path: Path
 ) -> None:
-    folder = write_folder(tmp_path / "model", "deberta-v2", texts, "nmt_nfkc")
+    folder = write_folder(tmp_path / "model", "deberta-v2", texts)
     write_json(folder / "tokenizer_config.json", {"do_lower_case": False, "vocab_type": "spm"})
     Tokenizer.load(folder)
     write_json(folder / "tokenizer_config.json", settings)
@@ -133,13 +139,13 @@ def test_unsupported_setting_is_rejected(
         Tokenizer.load(folder)
 
 
-def test_other_models_of_the_same_file_are_rejected(texts: list[str], tmp_path: Path) -> None:
-    folder = write_folder(tmp_path / "model", "xlm-roberta", texts, "nmt_nfkc")
+def test_other_models_of_the_same_file_are_rejected(texts: tuple[str, ...], tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "model", "xlm-roberta", texts)
     write_json(folder / "config.json", {"model_type": "camembert"})
     with pytest.raises(TokenizerError, match=r"'CamembertTokenizer' is not supported with sent"):
         Tokenizer.load(folder)
     write_json(folder / "config.json", {"model_type": "xlm-roberta"})
-    other = write_folder(tmp_path / "other", "deberta-v2", texts, "nmt_nfkc")
+    other = write_folder(tmp_path / "other", "deberta-v2", texts)
     shutil.copy(other / "spm.model", folder / FILES["xlm-roberta"])
     with pytest.raises(TokenizerError, match=r"bpe\.model: must begin with <unk>, <s>, </s>"):
         Tokenizer.load(folder)

@@ -215,11 +215,8 @@ def test_config_json_is_used_without_generation_config(folder: Path) -> None:
         (folder / "generation_config.json").unlink(missing_ok=True)
         loaded = bertkit.load(folder)
         decoding = loaded.generation.decoding
-        assert (decoding.num_beams, decoding.length_penalty, decoding.repetition_penalty) == (
-            3,
-            0,
-            1.5,
-        )
+        found = (decoding.num_beams, decoding.length_penalty, decoding.repetition_penalty)
+        assert found == (3, 0, 1.5)
         texts = [best[0].text for best in Generate(loaded)(TEXTS, {"max_tokens": LIMIT})]
         assert texts == _expected(folder, {})
         (folder / "generation_config.json").write_text('{"eos_token_id": 2}')

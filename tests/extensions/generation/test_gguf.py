@@ -94,6 +94,11 @@ def write(
             writer.add_tensor(f"{name}.weight", packed, raw_dtype=stored)
     for name, value in replaced.items():
         replace(writer, name, value)
+    return close(writer, path)
+
+
+def close(writer: Any, path: Path) -> Path:
+    """Write the file of a writer."""
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -235,34 +240,30 @@ def test_gguf_with_a_wrong_shape_is_rejected(
     writer.add_tensor(f"{name}.weight", np.zeros(shape, np.float32))
     if name != "token_embd":
         writer.add_tensor("token_embd.weight", np.zeros((3, 4), np.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
     with pytest.raises(CheckpointError, match=str(path)):
-        bertkit.load(path)
+        bertkit.load(close(writer, path))
 
 
-@pytest.mark.parametrize("size", [0, 3, 10, 200, 3000, 20_000])
-def test_load_rejects_truncated_file(size: int, tmp_path: Path) -> None:
+def test_load_rejects_truncated_file(tmp_path: Path) -> None:
     content = write(tmp_path / "tiny.gguf").read_bytes()
-    assert size < len(content)
-    path = tmp_path / "cut.gguf"
-    path.write_bytes(content[:size])
-    with pytest.raises(CheckpointError, match=r"cut\.gguf"):
-        bertkit.load(path)
+    for size in (0, 3, 10, 200, 3000, 20_000):
+        assert size < len(content)
+        path = tmp_path / f"{size}.gguf"
+        path.write_bytes(content[:size])
+        with pytest.raises(CheckpointError, match=str(path)):
+            bertkit.load(path)
 
 
-@pytest.mark.parametrize("seed", range(30))
-def test_load_of_damaged_file_raises_only_bertkit_errors(seed: int, tmp_path: Path) -> None:
-    content = bytearray(write(tmp_path / "tiny.gguf").read_bytes())
-    random = np.random.default_rng(seed)
-    for offset in random.integers(0, 6000, 5):
-        content[offset] = random.integers(0, 256)
-    path = tmp_path / "damaged.gguf"
-    path.write_bytes(bytes(content))
-    with contextlib.suppress(bertkit.BertkitError):
-        bertkit.load(path)
+def test_load_of_damaged_file_raises_only_bertkit_errors(tmp_path: Path) -> None:
+    content = write(tmp_path / "tiny.gguf").read_bytes()
+    for seed in range(30):
+        random, damaged = np.random.default_rng(seed), bytearray(content)
+        for offset in random.integers(0, 6000, 5):
+            damaged[offset] = random.integers(0, 256)
+        path = tmp_path / f"{seed}.gguf"
+        path.write_bytes(damaged)
+        with contextlib.suppress(bertkit.BertkitError):
+            bertkit.load(path)
 
 
 def test_load_rejects_unknown_quantization(tmp_path: Path) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import shutil
 import unicodedata
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -20,18 +22,10 @@ from bertkit.text.tokenizer import Tokenizer
 pytestmark = pytest.mark.filterwarnings("ignore:Recommended. pip install sacremoses")
 
 ODD = [
-    "",
-    " ",
-    "  two  spaces ",
-    ">>de<< A dog.",
-    "a tab\there",
-    "ﬁne Ⅳ ½ e\u0301 n\u0303",
-    "日本 ß ñ 🙂🙂 dog🙂",
-    "a</s>b <unk> <pad> <s> [CLS]",
-    "a new\nline",
-    "\u200b zero",
+    "", " ", "  two  spaces ", ">>de<< A dog.", "a tab\there", "ﬁne Ⅳ ½ e\u0301 n\u0303",
+    "日本 ß ñ 🙂🙂 dog🙂", "a</s>b <unk> <pad> <s> [CLS]", "a new\nline", "\u200b zero",
     "a dog >>xx",
-]
+]  # fmt: skip
 
 
 def sentences(english: list[str]) -> list[str]:
@@ -39,6 +33,17 @@ def sentences(english: list[str]) -> list[str]:
     lines = [line for line in lines if 20 < len(line) < 300]
     # Repeated symbols have many segmentations with equal scores; rounding selects one.
     return [line for line in lines if not re.search(r"([^\w\s])\1\1", line)]
+
+
+@cache
+def trained(texts: tuple[str, ...], rule: str) -> bytes:
+    """Return a SentencePiece model that is trained on the texts."""
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(texts), model_writer=model, vocab_size=600,
+        normalization_rule_name=rule, minloglevel=2,
+    )  # fmt: skip
+    return model.getvalue()
 
 
 def write_folder(folder: Path, texts: list[str], rule: str) -> Path:
@@ -49,15 +54,7 @@ def write_folder(folder: Path, texts: list[str], rule: str) -> Path:
     folder.mkdir()
     tokens: set[str] = set()
     for side, side_texts in (("source", texts), ("target", [text.upper() for text in texts])):
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(side_texts),
-            model_prefix=str(folder / side),
-            vocab_size=600,
-            normalization_rule_name=rule,
-            minloglevel=2,
-        )
-        (folder / f"{side}.model").rename(folder / f"{side}.spm")
-        (folder / f"{side}.vocab").unlink()
+        (folder / f"{side}.spm").write_bytes(trained(tuple(side_texts), rule))
         model = sentencepiece.SentencePieceProcessor(model_file=str(folder / f"{side}.spm"))
         tokens |= {model.id_to_piece(i) for i in range(model.get_piece_size())}
     numbered = [p for i, p in enumerate(sorted(tokens - {"<s>", "</s>", "<unk>"})) if i % 50]
@@ -118,16 +115,21 @@ def test_decode_restores_text_without_unknown_tokens(folder: Path, english: list
     assert tokenizer.decode([tokenizer.eos, tokenizer.pad]) == ""
 
 
+@pytest.fixture(scope="module")
+def tokenizer(folder: Path) -> Tokenizer:
+    return Tokenizer.load(folder)
+
+
 @given(text=st.text(max_size=40))
 @settings(max_examples=100)
-def test_offsets_are_sorted_and_within_the_text(text: str, folder: Path) -> None:
-    encoding = Tokenizer.load(folder).encode(text)
+def test_offsets_are_sorted_and_within_the_text(text: str, tokenizer: Tokenizer) -> None:
+    encoding = tokenizer.encode(text)
     spans = [
         tuple(span) for span, s in zip(encoding.offsets, encoding.sequence, strict=True) if s == 0
     ]
     assert all(0 <= start <= end <= len(text) for start, end in spans)
     assert spans == sorted(spans)
-    assert encoding.ids[-1] == Tokenizer.load(folder).eos
+    assert encoding.ids[-1] == tokenizer.eos
 
 
 def test_offsets_match_the_characters_of_each_token(folder: Path) -> None:

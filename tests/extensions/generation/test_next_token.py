@@ -25,15 +25,12 @@ def test_candidates_match_transformers(writer: tuple[object, bertkit.Loaded]) ->
         with torch.no_grad():
             logits = hf_model(torch.from_numpy(ids)[None]).logits[0, -1]  # type: ignore[operator]
         expected = likeliest(tokenizer, torch.softmax(logits, -1), 5)
-        assert [candidate.token for candidate in answer] == [
-            candidate.token for candidate in expected
-        ]
+        tokens = [candidate.token for candidate in expected]
+        assert [candidate.token for candidate in answer] == tokens
         scores = [candidate.score for candidate in expected]
         np.testing.assert_allclose([candidate.score for candidate in answer], scores, atol=1e-5)
-        single = pipeline([text], top=2)
-        assert [candidate.token for candidate in single[0]] == [
-            candidate.token for candidate in answer[:2]
-        ]
+        (single,) = pipeline([text], top=2)
+        assert [candidate.token for candidate in single] == tokens[:2]
     many = pipeline([texts[0]] * 300, top=2)  # more than one batch
     assert len(many) == 300
     assert {answer[0].token for answer in many} == {answers[0][0].token}

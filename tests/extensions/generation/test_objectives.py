@@ -22,6 +22,7 @@ MODEL: dict[str, Any] = {"vocab": 100, "hidden": 32, "layers": 1, "heads": 2, "i
 CAUSAL = {**MODEL, "attention": {"causal": True}}
 RUN = {"model": MODEL, "sampling": {"pairs": "none"}, "train": {"steps": 10}}
 NEXT = {**RUN, "model": CAUSAL, "objective": "next"}
+GENERATOR = {"hidden": 16, "heads": 2, "intermediate": 32}
 SPANS = {**RUN, "decoder": CAUSAL, "objective": "spans"}
 
 
@@ -32,71 +33,42 @@ def read(run: dict[str, Any], settings: dict[str, Any]) -> PretrainConfig:
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("run", "settings", "message"),
     [
-        (
-            {"masking": {"unit": "word"}},
-            r"masking\.unit is not supported with objective = 'next'; rem",
-        ),
-        (
-            {"masking": {"first_mlm_probability": 0.3}},
-            r"masking\.first_mlm_probability is not supp",
-        ),
-        (
-            {"generator": {"hidden": 16, "heads": 2, "intermediate": 32}},
-            "generator is not supported",
-        ),
-        ({"sampling": {"cross_documents": True}}, r"sampling\.cross_documents is not supported"),
-        (
-            {"sampling": {"short_seq_probability": 0.0}},
-            r"sampling\.short_seq_probability is not sup",
-        ),
-        ({"teacher": {"model": "m"}}, "teacher is not supported with objective = 'next'"),
-        (
-            {"model": {"attention": {"causal": False}}},
-            r"requires a causal model, .*; use masked, or",
-        ),
-        ({"decoder": CAUSAL}, "got an encoder with a decoder; use translate or spans"),
+        (NEXT, {"masking": {"unit": "word"}}, r"masking\.unit is not supported with .* 'next'"),
+        (NEXT, {"masking": {"first_mlm_probability": 0.3}}, r"masking\.first_mlm_probability"),
+        (NEXT, {"generator": GENERATOR}, "generator is not supported"),
+        (NEXT, {"sampling": {"cross_documents": True}}, r"sampling\.cross_documents is not supp"),
+        (NEXT, {"sampling": {"short_seq_probability": 0.0}}, r"sampling\.short_seq_probability is"),
+        (NEXT, {"teacher": {"model": "m"}}, "teacher is not supported with objective = 'next'"),
+        (NEXT, {"model": {"attention": {"causal": False}}}, "requires a causal model, .*; use"),
+        (NEXT, {"decoder": CAUSAL}, "got an encoder with a decoder; use translate or spans"),
+        (SPANS, {"decoder": None}, "requires an encoder with a decoder, .*; use mask"),
+        (SPANS, {"sampling": {"first_length": 16}}, r"sampling\.first_length is not supported"),
+        (SPANS, {"sampling": {"cross_documents": True}}, r"sampling\.cross_documents is not supp"),
+        (SPANS, {"corruption": {"permute": True}}, r"corruption\.permute is not .* with .*'spans'"),
+        (SPANS, {"corruption": {"rate": 0.0}}, r"corruption\.rate: expected `float` > 0"),
     ],
 )
-def test_next_token_objective_rejects_a_setting(settings: dict[str, Any], message: str) -> None:
+def test_objective_rejects_a_setting(
+    run: dict[str, Any], settings: dict[str, Any], message: str
+) -> None:
     with pytest.raises(ConfigError, match=message):
-        read(NEXT, settings)
+        read(run, settings)
 
 
 @pytest.mark.parametrize(
-    "settings",
+    ("run", "settings"),
     [
-        {"train": {"z_loss": 0.1}},
-        {"train": {"first_window": 8}},
-        {"masking": {"unit": "token"}},
-        {"sampling": {"first_length": 16}},
+        (NEXT, {"train": {"z_loss": 0.1}}),
+        (NEXT, {"train": {"first_window": 8}}),
+        (NEXT, {"masking": {"unit": "token"}}),
+        (NEXT, {"sampling": {"first_length": 16}}),
+        (SPANS, {"objective": "infill", "corruption": {"permute": True}}),
     ],
 )
-def test_next_token_objective_accepts_a_setting(settings: dict[str, Any]) -> None:
-    assert read(NEXT, settings).heads == ("lm",)
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        (
-            {"decoder": None},
-            "requires an encoder with a decoder, .* a bidirectional model; use mask",
-        ),
-        ({"sampling": {"first_length": 16}}, r"sampling\.first_length is not supported"),
-        ({"sampling": {"cross_documents": True}}, r"sampling\.cross_documents is not supported"),
-        ({"corruption": {"permute": True}}, r"corruption\.permute is not supported with .*'spans'"),
-        ({"corruption": {"rate": 0.0}}, r"corruption\.rate: expected `float` > 0"),
-    ],
-)
-def test_denoising_objective_rejects_a_setting(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        read(SPANS, settings)
-
-
-def test_infilling_accepts_permuted_sentences() -> None:
-    assert read(SPANS, {"objective": "infill", "corruption": {"permute": True}}).heads == ("lm",)
+def test_objective_accepts_a_setting(run: dict[str, Any], settings: dict[str, Any]) -> None:
+    assert read(run, settings).heads == ("lm",)
 
 
 # ---- The experiment "translation"
@@ -127,9 +99,8 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / f"{name}.tsv").write_text("\n".join(["source\ttarget", *part]), encoding="utf-8")
     (folder / "text.txt").write_text("\n".join(" ".join(row) for row in rows), encoding="utf-8")
     (folder / "names.tsv").write_text("de\ttarget\n1\t2\n", encoding="utf-8")
-    train_vocabulary(
-        [folder / "text.txt"], out=folder / "v", kind="unigram", use="translate", size=25
-    )
+    options: dict[str, Any] = {"kind": "unigram", "use": "translate", "size": 25}
+    train_vocabulary([folder / "text.txt"], out=folder / "v", **options)
     prepare_pairs(file=folder / "train.tsv", tokenizer=folder / "v", out=folder / "pairs")
     return folder
 
@@ -150,10 +121,8 @@ def test_variants_differ_in_architecture(trained: tuple[Path, dict[str, Any]]) -
     configs = [bertkit.load(out / name / "seed-0").model.config for name in result]
     assert [config.is_sequential for config in configs] == [True, True, False]
     recurrent = [config.recurrent for config in configs[:2]]  # type: ignore[attr-defined]
-    assert [(config.direction, config.attention) for config in recurrent] == [
-        ("backward", "none"),
-        ("both", "luong"),
-    ]
+    found = [(config.direction, config.attention) for config in recurrent]
+    assert found == [("backward", "none"), ("both", "luong")]
 
 
 def test_test_scores_match_evaluate_translation(
@@ -162,9 +131,8 @@ def test_test_scores_match_evaluate_translation(
     out, result = trained
     rows = (pairs / "test.tsv").read_text(encoding="utf-8").splitlines()[1:]
     files = [tmp_path / "source.txt", tmp_path / "target.txt"]
-    for file, texts in zip(
-        files, zip(*(row.split("\t") for row in rows), strict=True), strict=True
-    ):
+    columns = zip(*(row.split("\t") for row in rows), strict=True)
+    for file, texts in zip(files, columns, strict=True):
         file.write_text("\n".join(texts) + "\n", encoding="utf-8")
     for name, scores in result.items():
         expected = evaluate_translation(out / name / "seed-0", *files)
@@ -210,11 +178,7 @@ def test_resume_scores_only_another_test_set(
         ({"test": "none.tsv"}, DataError, "none.tsv: no such file"),
         ({"test": "names.tsv"}, DataError, "names.tsv: no column 'source'; known: 'de', 'target'"),
         ({"test": 0.1}, ConfigError, "lstm: test: expected a file, got float"),
-        (
-            {"test": "test.tsv", "config": "elmo-tiny"},
-            ConfigError,
-            "test is not supported with family = 'elmo'; remove test",
-        ),
+        ({"test": "test.tsv", "config": "elmo-tiny"}, ConfigError, "test is not .* 'elmo'; remove"),
     ],
 )
 def test_invalid_test_set_is_rejected_before_work(
@@ -232,7 +196,5 @@ def test_invalid_test_set_is_rejected_before_work(
 
 def test_test_set_is_rejected_without_test_scores(tmp_path: Path) -> None:
     config = read(NEXT, {})
-    with pytest.raises(
-        ConfigError, match="test is not supported with objective = 'next'; remove test"
-    ):
+    with pytest.raises(ConfigError, match="test is not supported with objective = 'next'; remove"):
         config.read_test(tmp_path / "test.tsv")

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from tests.extensions.conftest import Server
+from tests.extensions.conftest import Server, alert, page_data
 from tests.extensions.generation.tasks.test_seq2seq import write_model
 from tests.extensions.generation.test_routes import folder as llama  # noqa: F401  (the fixture)
 
@@ -38,17 +36,6 @@ def writers(models: dict[str, Path]) -> ModelRegistry:
 @pytest.fixture(scope="module")
 def both(llama: Path, bert: Path) -> ModelRegistry:  # noqa: F811
     return ModelRegistry([str(llama), str(bert)], None)
-
-
-def alert(html: str) -> str:
-    (message,) = re.findall('<p role="alert">(.*?)</p>', html)
-    return str(message)
-
-
-def page_data(html: str) -> Any:
-    data = re.search('id="data">(.*?)</script>', html, re.S)
-    assert data is not None
-    return json.loads(data[1])
 
 
 def test_pages_link_only_to_supported_pages(
@@ -101,24 +88,14 @@ def test_steps_page_matches_decoder_steps(
     [
         ("/steps", {"text": "a", "beams": "99"}, 422, "beams"),
         ("/steps", {"text": "a", "beams": "x"}, 422, "beams"),
-        (
-            "/steps",
-            {"text": "a", "model": "<b>"},
-            404,
-            "no model &#39;&lt;b&gt;&#39; for this route",
-        ),
+        ("/steps", {"text": "a", "model": "<b>"}, 404, "no model &#39;&lt;b&gt;&#39; for"),
         ("/steps", {"text": "a " * 200}, 422, "tokens, but the model supports at most 64"),
         ("/steps", {"text": "a" * 501}, 413, "a text has 501 characters, but the maximum is 500"),
         ("/damage", {"text": "a b", "damage": "none"}, 422, "damage"),
         ("/damage", {"text": "a b", "seed": "x"}, 422, "seed"),
         ("/damage", {"text": "a", "damage": "prefix"}, 422, "at least two tokens"),
         ("/damage", {"text": "a b", "damage": "mass", "model": "t5"}, 422, "no mask token"),
-        (
-            "/damage",
-            {"text": "a b", "damage": "spans", "model": "bart"},
-            422,
-            "no sentinel token &lt;extra_id_0&gt;",
-        ),
+        ("/damage", {"text": "a b", "damage": "spans", "model": "bart"}, 422, "no sentinel token"),
         ("/damage", {"text": "a" * 501}, 413, "a text has 501 characters, but the maximum is 500"),
     ],
 )

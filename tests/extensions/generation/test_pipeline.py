@@ -68,9 +68,7 @@ def test_generation_without_eos_ends_by_length_or_stop(english: list[str], tmp_p
         stop = [letter for letter in answer.text if letter.isalpha()]
         ((stopped,),) = write(["The class"], decoding, stop=stop)
         assert stopped.ended == "stop"
-    with pytest.raises(
-        DataError, match="prompt: must not be empty, because the tokenizer has no EOS token"
-    ):
+    with pytest.raises(DataError, match=r"prompt: must not be empty, because .* has no EOS token"):
         write([""])
     with pytest.raises(ConfigError, match="choices: the tokenizer has no EOS token"):
         write(["a"], choices=["b", "c"])
@@ -94,19 +92,15 @@ def test_texts_keep_the_order_of_prompts(write: Generate) -> None:
 
 
 def test_pipeline_rejects_too_long_prompt(write: Generate) -> None:
-    with pytest.raises(
-        DataError,
-        match="tokens, which leaves no space for new tokens within the maximum length of 48;",
-    ):
+    with pytest.raises(DataError, match=r"leaves no space for new tokens within .* of 48;"):
         write(["one", "word " * 60])
 
 
 def test_pipeline_accepts_dict_and_rejects_invalid_settings(write: Generate) -> None:
     decoding = Decoding(max_tokens=3)
     assert write("one two", {"max_tokens": 3}) == write(["one two"], decoding)
-    assert list(write.stream("one two", {"max_tokens": 3})) == list(
-        write.stream("one two", decoding)
-    )
+    streams = [write.stream("one two", settings) for settings in ({"max_tokens": 3}, decoding)]
+    assert list(streams[0]) == list(streams[1])
     for invalid in (Decoding(temperature=-1.0), {"temperature": -1.0}):
         with pytest.raises(ConfigError, match=r"^temperature: expected `float` >= 0"):
             write(["one"], invalid)
@@ -130,9 +124,8 @@ def test_settings_by_the_names_of_transformers_match_decoding(write: Generate) -
     changed = write.with_settings({"max_new_tokens": 12, "num_beams": 3, "no_repeat_ngram_size": 2})
     assert changed(PROMPTS) == write(PROMPTS, decoding)
     assert changed(PROMPTS) != before
-    assert changed.with_settings({"num_beams": None, "no_repeat_ngram_size": 0})(PROMPTS) == write(
-        PROMPTS, Decoding(max_tokens=12)
-    )
+    greedy = changed.with_settings({"num_beams": None, "no_repeat_ngram_size": 0})
+    assert greedy(PROMPTS) == write(PROMPTS, Decoding(max_tokens=12))
     assert write(PROMPTS) == before
 
 

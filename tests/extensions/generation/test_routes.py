@@ -120,9 +120,7 @@ def test_stream_parts_concatenate_to_the_text(server: Server) -> None:
     assert usage["usage"]["prompt_tokens"] == single["prompt_tokens"]
     assert usage["usage"]["completion_tokens"] > single["completion_tokens"]
     for index, choice in enumerate(choices):
-        choice_parts = [
-            part["choices"][0] for part in parts if part["choices"][0]["index"] == index
-        ]
+        choice_parts = [p["choices"][0] for p in parts if p["choices"][0]["index"] == index]
         assert "".join(part["text"] for part in choice_parts) == choice["text"]
         assert choice_parts[-1]["finish_reason"] == choice["finish_reason"]
         assert len(choice_parts) > 3
@@ -140,20 +138,6 @@ def test_stream_is_rejected_if_not_started_in_time(
     answer = server(Limits(timeout=0.2)).post("/v1/completions", json={**PROMPT, "stream": True})
     assert answer.status_code == 429
     assert answer.json()["error"]["message"].startswith("no response within 0.2 s")
-
-
-def test_openai_client_is_supported(server: Server, writer: Generate) -> None:
-    openai = pytest.importorskip("openai", reason="pip install 'bertkit[dev]'")
-    client = openai.OpenAI(base_url="http://testserver/v1", api_key="none", http_client=server())
-    messages = [{"role": "user", "content": "Who are you?"}]
-    request = {"model": "writer", "messages": messages, "max_tokens": 9, "temperature": 0}
-    answer = client.chat.completions.create(**request)
-    parts = client.chat.completions.create(**request, stream=True)
-    text = answer.choices[0].message.content
-    assert text
-    assert "".join(part.choices[0].delta.content or "" for part in parts) == text
-    with pytest.raises(openai.NotFoundError, match="no model 'other'"):
-        client.chat.completions.create(**{**request, "model": "other"})
 
 
 def test_concurrent_requests_match_texts_of_single_requests(

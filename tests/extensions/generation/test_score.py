@@ -36,6 +36,10 @@ def full_logprobs(stepper: Stepper, ids: list[int]) -> torch.Tensor:
     return logits[torch.arange(len(row) - 1), row[1:]]
 
 
+def expected_score(stepper: Stepper, context: list[int], ending: list[int]) -> float:
+    return float(full_logprobs(stepper, [*context, *ending])[len(context) - 1 :].sum())
+
+
 TOKENS = st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=12)
 
 
@@ -50,10 +54,7 @@ def test_score_matches_full_forward_pass(
 ) -> None:
     scores = score(stepper, np.array(prompt), texts, endings)
     for text, row in zip(texts, scores, strict=True):
-        context = [*prompt, *text]
-        expected = [
-            float(full_logprobs(stepper, [*context, *e])[len(context) - 1 :].sum()) for e in endings
-        ]
+        expected = [expected_score(stepper, [*prompt, *text], ending) for ending in endings]
         np.testing.assert_allclose(row, expected, atol=1e-4)
         single = score(stepper, np.array(prompt), [text], endings)
         np.testing.assert_allclose(single[0], row, atol=1e-4)
@@ -65,21 +66,13 @@ def test_scores_in_small_batches_match_forward_pass(
 ) -> None:
     monkeypatch.setattr("bertkit.extensions.generation.score.MAX_LOGITS", logits)
     pairs = [([5], [1, 2, 3]), ([6, 7], [4]), ([5], [9]), ([5], [8, 8]), ([6, 7], [1] * 9)]
-    expected = [
-        float(full_logprobs(stepper, [*first, *second])[len(first) - 1 :].sum())
-        for first, second in pairs
-    ]
+    expected = [expected_score(stepper, *pair) for pair in pairs]
     np.testing.assert_allclose(score_each(stepper, pairs), expected, atol=1e-4)
-    rows = score(stepper, np.array([5]), [[3], [4, 4]], [[1], [2, 2], [3] * 5])
-    contexts = [[5, 3], [5, 4, 4]]
-    expected_rows = [
-        [
-            float(full_logprobs(stepper, [*context, *e])[len(context) - 1 :].sum())
-            for e in ([1], [2, 2], [3] * 5)
-        ]
-        for context in contexts
-    ]
-    np.testing.assert_allclose(rows, expected_rows, atol=1e-4)
+    texts, endings = [[3], [4, 4]], [[1], [2, 2], [3] * 5]
+    rows = score(stepper, np.array([5]), texts, endings)
+    for text, row in zip(texts, rows, strict=True):
+        expected = [expected_score(stepper, [5, *text], ending) for ending in endings]
+        np.testing.assert_allclose(row, expected, atol=1e-4)
 
 
 @pytest.mark.parametrize("ending", [[1], [1, 2, 3]])

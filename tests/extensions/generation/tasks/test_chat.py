@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.extensions.generation.tasks.test_dpo import PAIRS
 from tests.extensions.generation.tasks.test_seq2seq import write_model
 from tests.extensions.generation.test_chat_format import TALK, vocabulary
 from tests.factories import tiny_folder
@@ -59,8 +60,9 @@ def test_features_reject_assistant_message_after_maximum_length(folder: Path) ->
         Chat().features(EXAMPLES, loaded.tokenizer, 20, long="truncate", labeled=True)
 
 
-def test_finetune_rejects_encoder_decoder_model(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("task", "rows"), [("chat", EXAMPLES), ("dpo", PAIRS)])
+def test_finetune_rejects_encoder_decoder_model(task: str, rows: Any, tmp_path: Path) -> None:
     model = write_model(tmp_path / "t5", "t5")
     with pytest.raises(CheckpointError, match="not supported by encoder-decoder models"):
-        finetune("chat", model, train=EXAMPLES, dev=EXAMPLES, out=tmp_path / "out")
+        finetune(task, model, train=rows, dev=rows, out=tmp_path / "out")
     assert not (tmp_path / "out").exists()

@@ -17,7 +17,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 from safetensors.torch import load_file
-from tests.extensions.generation.tasks.test_seq2seq import write_model
 from tests.extensions.generation.test_chat_format import TALK, vocabulary
 from tests.factories import tiny_folder
 from torch import Tensor
@@ -72,7 +71,6 @@ def test_features_cover_only_the_answers(folder: Path) -> None:
         following = feature.encoding.ids[feature.token_indices + 1]
         answer = loaded.tokenizer.core.decode(following.tolist(), skip_special_tokens=False)
         seen.append((feature.example, feature.target, answer))
-    print("\n".join(f"{example} {sign:+.0f} {answer!r}" for example, sign, answer in seen))
     end = "<|im_end|>"
     assert seen == [
         (number, sign, text + end)
@@ -87,6 +85,7 @@ def test_features_cover_only_the_answers(folder: Path) -> None:
     )
 
 
+TOKENIZER = vocabulary("chatml")
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1).filter(str.strip)
 
 
@@ -94,16 +93,15 @@ TEXTS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1).filter(str
 @settings(max_examples=50)
 def test_features_cover_only_arbitrary_answers(prompt: str, chosen: str, rejected: str) -> None:
     """A message may contain the text of a special token."""
-    tokenizer = vocabulary("chatml")
     pair = Preference((Message("user", prompt),), chosen, rejected + "<|im_end|>", "a:1")
-    end = tokenizer.token("<|im_end|>")
-    features = Dpo().features([pair], tokenizer, 10_000, long="error", labeled=True)
+    end = TOKENIZER.token("<|im_end|>")
+    features = Dpo().features([pair], TOKENIZER, 10_000, long="error", labeled=True)
     for feature, text in zip(features, (pair.chosen, pair.rejected), strict=True):
         assert feature.token_indices is not None
         *tokens, last = feature.encoding.ids[feature.token_indices + 1].tolist()
         assert last == end
         assert end not in tokens
-        assert tokens == tokenizer.ids([text])[0].tolist()
+        assert tokens == TOKENIZER.ids([text])[0].tolist()
 
 
 def test_initial_loss_is_log_2(folder: Path) -> None:
@@ -169,18 +167,12 @@ def test_loss_and_gradient_match_transformers(folder: Path, tmp_path: Path, spli
 
 def test_scores_match_margins() -> None:
     """The margins are 2, -1, and 0; a margin of 0 counts as wrong."""
-    answers = [PreferenceAnswer(*rewards, True) for rewards in ((3.0, 1.0), (0.0, 1.0), (0.5, 0.5))]
-    probabilities = [1 / (1 + math.exp(-margin)) for margin in (2.0, -1.0, 0.0)]
-    assert Dpo().score(answers, PAIRS) == pytest.approx(
-        {
-            "accuracy": 1 / 3,
-            "margin": 1 / 3,
-            "log_probability": sum(math.log(probability) for probability in probabilities) / 3,
-        }
-    )
-    without_reference = [
-        PreferenceAnswer(answer.chosen, answer.rejected, False) for answer in answers
-    ]
+    rewards = ((3.0, 1.0), (0.0, 1.0), (0.5, 0.5))
+    answers = [PreferenceAnswer(*pair, True) for pair in rewards]
+    log_probability = sum(-math.log(1 + math.exp(-margin)) for margin in (2.0, -1.0, 0.0)) / 3
+    expected = {"accuracy": 1 / 3, "margin": 1 / 3, "log_probability": log_probability}
+    assert Dpo().score(answers, PAIRS) == pytest.approx(expected)
+    without_reference = [PreferenceAnswer(*pair, False) for pair in rewards]
     assert Dpo().score(without_reference, PAIRS) == {"chosen_more_likely": pytest.approx(1 / 3)}
     record = Dpo().error_record(answers[1], PAIRS[1])
     assert (record.expected, record.answered) == ("Yes!", f"{PAIRS[1].rejected} (by 1.000)")
@@ -189,19 +181,10 @@ def test_scores_match_margins() -> None:
 
 def test_features_truncate_or_reject_too_long_pairs(folder: Path) -> None:
     tokenizer = bertkit.load(folder).tokenizer
-    with pytest.raises(
-        DataError, match=r"a:1: .* \d+ tokens, but the maximum length is 40; shorten"
-    ):
+    with pytest.raises(DataError, match=r"a:1: .* \d+ tokens, but the maximum length is 40; s"):
         Dpo().features(PAIRS, tokenizer, 40, long="truncate", labeled=True)
     cut = Dpo().features(PAIRS[1:2], tokenizer, 75, long="truncate", labeled=True)
     assert [feature.truncated for feature in cut] == [False, True]
-
-
-def test_finetune_rejects_encoder_decoder_model(tmp_path: Path) -> None:
-    model = write_model(tmp_path / "t5", "t5")
-    with pytest.raises(CheckpointError, match="not supported by encoder-decoder models"):
-        finetune("dpo", model, train=PAIRS, dev=PAIRS, out=tmp_path / "out")
-    assert not (tmp_path / "out").exists()
 
 
 def write_pairs(path: Path, seed: int, count: int, *, shuffled: bool) -> Path:
@@ -256,36 +239,35 @@ def test_resumed_run_matches_uninterrupted_run(
 ) -> None:
     settings = structs.replace(SETTINGS, save_minutes=0.0, precision=precision)
     rows = write_pairs(tmp_path / "train.jsonl", 0, 32, shuffled=False)
-    arguments: dict[str, Any] = {"train": rows, "dev": rows, "settings": settings}
-    uninterrupted = finetune("dpo", folder, **arguments, out=tmp_path / "whole")
-    first = json.loads((tmp_path / "whole/journal.jsonl").read_text().splitlines()[0])
+    whole, out = tmp_path / "whole", tmp_path / "stopped"
+    run = partial(finetune, "dpo", folder, train=rows, dev=rows, settings=settings)
+    uninterrupted = run(out=whole)
+    first = json.loads((whole / "journal.jsonl").read_text().splitlines()[0])
     assert first["loss"] == pytest.approx(math.log(2), abs=1e-5)
 
-    def stopping(*args: Any, at: int, **kwargs: Any) -> Any:
+    def stopping(*args: Any, **kwargs: Any) -> Any:
         for step in steps(*args, **kwargs):
             yield step
-            if step.number == at:
+            if step.number == 6:
                 raise KeyboardInterrupt
 
-    for at in (2, 6):
-        out = tmp_path / f"stopped-{at}"
-        monkeypatch.setattr(recipe, "steps", partial(stopping, at=at))
+    with monkeypatch.context() as patch:
+        patch.setattr(recipe, "steps", stopping)
         with pytest.raises(KeyboardInterrupt):
-            finetune("dpo", folder, **arguments, out=out)
-        monkeypatch.setattr(recipe, "steps", steps)
-        start_file = out / "checkpoints/start.safetensors"
-        assert set(load_file(start_file)) == {"train", "dev"}
-        before = start_file.read_bytes()
-        start_file.unlink()
-        with pytest.raises(CheckpointError, match=r"start\.safetensors: missing"):
-            finetune("dpo", folder, **arguments, out=out, resume=True)
-        start_file.write_bytes(before[:-8])
-        with pytest.raises(CheckpointError, match=r"start\.safetensors: truncated or invalid"):
-            finetune("dpo", folder, **arguments, out=out, resume=True)
-        start_file.write_bytes(before)
-        assert finetune("dpo", folder, **arguments, out=out, resume=True) == uninterrupted
-        files = [directory / "model.safetensors" for directory in (out, tmp_path / "whole")]
-        assert files[0].read_bytes() == files[1].read_bytes()
+            run(out=out)
+    start_file = out / "checkpoints/start.safetensors"
+    assert set(load_file(start_file)) == {"train", "dev"}
+    before = start_file.read_bytes()
+    start_file.unlink()
+    with pytest.raises(CheckpointError, match=r"start\.safetensors: missing"):
+        run(out=out, resume=True)
+    start_file.write_bytes(before[:-8])
+    with pytest.raises(CheckpointError, match=r"start\.safetensors: truncated or invalid"):
+        run(out=out, resume=True)
+    start_file.write_bytes(before)
+    assert run(out=out, resume=True) == uninterrupted
+    files = [directory / "model.safetensors" for directory in (out, whole)]
+    assert files[0].read_bytes() == files[1].read_bytes()
 
 
 def test_dpo_command_trains_and_rejects_equal_answers(
@@ -307,16 +289,13 @@ def test_dpo_command_trains_and_rejects_equal_answers(
     assert not (tmp_path / "other").exists()
 
 
-def test_finetune_does_not_change_loaded_model(folder: Path, tmp_path: Path) -> None:
-    loaded = bertkit.load(folder)
+def test_finetune_keeps_loaded_model_and_distill_rejects_result(
+    folder: Path, tmp_path: Path
+) -> None:
+    loaded, out, student = bertkit.load(folder), tmp_path / "out", tmp_path / "student"
     before = copy.deepcopy(loaded.model.state_dict())
-    finetune("dpo", loaded, train=PAIRS, dev=PAIRS, out=tmp_path / "out", settings=SETTINGS)
+    finetune("dpo", loaded, train=PAIRS, dev=PAIRS, out=out, settings=SETTINGS)
     assert all(torch.equal(w, before[name]) for name, w in loaded.model.state_dict().items())
-
-
-def test_distill_rejects_dpo_model(folder: Path, tmp_path: Path) -> None:
-    finetune("dpo", folder, train=PAIRS, dev=PAIRS, out=tmp_path / "out", settings=SETTINGS)
-    data: dict[str, Any] = {"train": PAIRS, "dev": PAIRS, "layers": 1, "out": tmp_path / "student"}
     with pytest.raises(ConfigError, match="dpo uses the initial model as its reference"):
-        distill(str(tmp_path / "out"), **data)
-    assert not (tmp_path / "student").exists()
+        distill(str(out), train=PAIRS, dev=PAIRS, layers=1, out=student)
+    assert not student.exists()
