@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from tests.extensions.classic.families.test_lstm import save_lstm
 from tests.extensions.classic.families.test_lstm import tokenizer as letters  # noqa: F401  (the fixture)
-from tests.extensions.conftest import Server
-from tests.extensions.generation.test_pages import alert, both  # noqa: F401  (the fixture)
+from tests.extensions.conftest import Server, alert
+from tests.extensions.generation.test_pages import both  # noqa: F401  (the fixture)
 from tests.extensions.generation.test_routes import folder as llama  # noqa: F401  (the fixture)
 from tests.extensions.serving.test_served import softmax
 from tests.factories import tiny_elmo
@@ -73,12 +73,7 @@ def test_distance_page_shows_models_side_by_side(
     ("path", "params", "status", "message"),
     [
         ("/growing", {"text": "a " * 41}, 422, "text must have 1 to 40 words, got 41"),
-        (
-            "/growing",
-            {"text": "a", "model": "<b>"},
-            404,
-            "no model &#39;&lt;b&gt;&#39; for this route",
-        ),
+        ("/growing", {"text": "a", "model": "<b>"}, 404, "no model &#39;&lt;b&gt;&#39; for this"),
         ("/growing", {"text": "a" * 501}, 413, "a text has 501 characters, but the maximum is 500"),
         ("/distance", {"text": "a b", "word": "zebra"}, 422, "does not contain &#39;zebra&#39;"),
         ("/distance", {"text": "a " * 70, "word": "a"}, 422, "more than 64 tokens"),

@@ -29,16 +29,16 @@ from bertkit.extensions.serving.processes import LOOPBACK
 from bertkit.extensions.serving.request_context import RequestContext
 from bertkit.pipelines import Embed
 
+
+def key(name: str, secret: str = "", **options: Any) -> Key:
+    return Key(name=name, sha256=hashlib.sha256((secret or name).encode()).hexdigest(), **options)
+
+
 KEYS = ApiKeys(
     [
-        Key(name="all", sha256=hashlib.sha256(b"secret").hexdigest()),
-        Key(
-            name="few",
-            sha256=hashlib.sha256(b"few").hexdigest(),
-            routes=("/embed",),
-            requests_per_minute=2,
-        ),
-        Key(name="tokens", sha256=hashlib.sha256(b"tokens").hexdigest(), tokens_per_minute=10),
+        key("all", "secret"),
+        key("few", routes=("/embed",), requests_per_minute=2),
+        key("tokens", tokens_per_minute=10),
     ]
 )
 
@@ -64,23 +64,18 @@ def test_all_routes_except_liveness_require_key(server: Server, capsys: Any) -> 
 
 
 def test_keys_have_limits_per_minute(server: Server) -> None:
-    client, request_body = server(keys=KEYS), {"inputs": "a b c"}
-    responses = [client.post("/embed", json=request_body, headers=bearer("few")) for _ in range(3)]
-    assert [r.status_code for r in responses] == [200, 200, 429]
-    assert int(responses[2].headers["retry-after"]) > 0
-    responses = [
-        client.post("/embed", json=request_body, headers=bearer("tokens")) for _ in range(3)
-    ]
-    assert [r.status_code for r in responses] == [200, 200, 429]
-    assert "limit of tokens per minute" in responses[2].json()["error"]
+    client, body = server(keys=KEYS), {"inputs": "a b c"}
+    for name, message in (("few", ""), ("tokens", "limit of tokens per minute")):
+        responses = [client.post("/embed", json=body, headers=bearer(name)) for _ in range(3)]
+        assert [r.status_code for r in responses] == [200, 200, 429]
+        assert int(responses[2].headers["retry-after"]) > 0
+        assert message in responses[2].json()["error"]
 
 
 def test_json_at_root_requires_access_to_its_route(server: Server) -> None:
     """The first route of the server is /embed."""
     routes = {"embed": ("/embed",), "root": ("/", "/predict")}
-    sha = {name: hashlib.sha256(name.encode()).hexdigest() for name in routes}
-    keys = [Key(name=name, sha256=sha[name], routes=routes[name]) for name in routes]
-    client = server(keys=ApiKeys(keys))
+    client = server(keys=ApiKeys([key(name, routes=routes[name]) for name in routes]))
     for name, status in (("embed", 200), ("root", 403)):
         response = client.post("/", json={"inputs": "a"}, headers=bearer(name))
         assert response.status_code == status
@@ -110,13 +105,8 @@ def test_log_omits_texts_of_requests(server: Server, capsys: Any) -> None:
     response = client.post("/embed", json={"inputs": ["a b", "c"]})
     line = json.loads(capsys.readouterr().err.splitlines()[-1])
     assert line["id"] == response.headers["x-request-id"]
-    assert {k: line[k] for k in ("key", "route", "status", "items", "tokens")} == {
-        "key": "anyone",
-        "route": "/embed",
-        "status": 200,
-        "items": 2,
-        "tokens": 7,
-    }
+    logged = {"key": "anyone", "route": "/embed", "status": 200, "items": 2, "tokens": 7}
+    assert {name: line[name] for name in logged} == logged
     client.post("/embed", json={"inputs": "zebra zebra", "truncate": 3})
     client.post("/fill-mask", json={"inputs": "zebra"})
     client.get("/zebra")
@@ -138,7 +128,7 @@ def test_metrics_count_requests_and_tokens(server: Server) -> None:
 def test_loading_and_stopping_servers_return_503() -> None:
     from starlette.testclient import TestClient
 
-    keys = ApiKeys([Key(name="a", sha256=hashlib.sha256(b"k").hexdigest(), routes=("/embed",))])
+    keys = ApiKeys([key("k", routes=("/embed",))])
     admission = AdmissionMiddleware(limits=Limits(), keys=keys, metrics=Metrics())
     client = TestClient(admission, headers={"authorization": "Bearer k"})
     # The route of a request at / is unknown until the models are loaded.
@@ -234,6 +224,12 @@ class NeverResponds:
             self.cancelled = True
 
 
+async def no_content(scope: Any, receive: Any, send: Any) -> None:
+    """Respond with status 204."""
+    await send({"type": "http.response.start", "status": 204, "headers": []})
+    await send({"type": "http.response.body", "body": b""})
+
+
 def admission_for(app: Any, **limits: Any) -> AdmissionMiddleware:
     admission = AdmissionMiddleware(limits=Limits(**limits), keys=ApiKeys([]), metrics=Metrics())
     admission.app = app
@@ -290,8 +286,7 @@ def test_any_body_reaches_the_application(body: bytes, length: bytes) -> None:
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         assert (await receive())["body"] == body
-        await send({"type": "http.response.start", "status": 204, "headers": []})
-        await send({"type": "http.response.body", "body": b""})
+        await no_content(scope, receive, send)
 
     message = {"type": "http.request", "body": body}
     sent = drive(admission_for(app), [message], headers=[(b"content-length", length)])
@@ -310,11 +305,7 @@ def test_any_body_reaches_the_application(body: bytes, length: bytes) -> None:
     ],
 )
 def test_unknown_host_header_is_rejected(host: bytes, status: int) -> None:
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        await send({"type": "http.response.start", "status": 204, "headers": []})
-        await send({"type": "http.response.body", "body": b""})
-
-    admission = admission_for(app)
+    admission = admission_for(no_content)
     admission.hosts = LOOPBACK
     sent = drive(admission, [{"type": "http.request", "body": b""}], headers=[(b"host", host)])
     assert sent[0]["status"] == status
@@ -335,21 +326,11 @@ def test_unknown_host_header_is_rejected(host: bytes, status: int) -> None:
     ],
 )
 def test_cross_site_request_is_rejected(headers: dict[str, str], query: bytes, status: int) -> None:
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        await send({"type": "http.response.start", "status": 204, "headers": []})
-        await send({"type": "http.response.body", "body": b""})
-
-    all_headers = [
-        (b"host", b"127.0.0.1:8000"),
-        *((k.encode(), v.encode()) for k, v in headers.items()),
-    ]
-    sent = drive(
-        admission_for(app),
-        [{"type": "http.request", "body": b""}],
-        headers=all_headers,
-        method="GET",
-        query=query,
-    )
+    headers = {"host": "127.0.0.1:8000", **headers}
+    all_headers = [(name.encode(), value.encode()) for name, value in headers.items()]
+    request = {"type": "http.request", "body": b""}
+    admission = admission_for(no_content)
+    sent = drive(admission, [request], headers=all_headers, method="GET", query=query)
     assert sent[0]["status"] == status
     assert (b"content-security-policy", b"frame-ancestors 'none'") in sent[0]["headers"]
 

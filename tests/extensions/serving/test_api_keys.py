@@ -92,10 +92,7 @@ def test_read_keys_returns_keys_of_file_and_environment(tmp_path: Path) -> None:
         ('[[key]]\nname = "a"\nkey = "plain"\n', "keys.toml: .*key"),
         ("[[key]", "not valid TOML"),
         (f'[[key]]\nname = "a"\nsha256 = "{"0" * 64}"\nroutes = ["embed"]\n', r"routes\[0\]"),
-        (
-            f'[[key]]\nname = "a"\nsha256 = "{"0" * 64}"\n' * 2,
-            "name of key 'a' occurs twice; use another name",
-        ),
+        (f'[[key]]\nname = "a"\nsha256 = "{"0" * 64}"\n' * 2, "key 'a' occurs twice; use another"),
     ],
 )
 def test_read_keys_rejects_invalid_file(text: str, message: str, tmp_path: Path) -> None:

@@ -62,26 +62,24 @@ def test_request_error_distinguishes_client_and_server_errors(
 
 
 def test_invalid_json_has_a_clear_message(server: Server) -> None:
-    response = (
-        server()
-        .post("/embed", content=b'{"inputs": ', headers={"content-type": "application/json"})
-        .json()
-    )
-    assert response == {
-        "error": "invalid JSON (Input data was truncated)",
-        "error_type": "Validation",
-    }
+    headers = {"content-type": "application/json"}
+    response = server().post("/embed", content=b'{"inputs": ', headers=headers).json()
+    message = "invalid JSON (Input data was truncated)"
+    assert response == {"error": message, "error_type": "Validation"}
 
 
-@pytest.mark.parametrize("kind", ["application/json", "text/plain", "application/x-no", ""])
-def test_invalid_bodies_return_4xx(server: Server, kind: str) -> None:
+def test_invalid_bodies_return_4xx(server: Server) -> None:
     client = server()
     for path in ROUTES:
         for body in BROKEN:
-            response = client.post(path, content=body, headers={"content-type": kind})
+            response = client.post(path, content=body, headers={"content-type": "application/json"})
             assert response.status_code < 500, (path, body[:40], response.text)
             if response.status_code >= 400:
                 assert response.json()["error"]
+        for kind in ("text/plain", "application/x-no", ""):
+            response = client.post(path, content=b"{}", headers={"content-type": kind})
+            assert 400 <= response.status_code < 500
+            assert response.json()["error"]
 
 
 values = st.recursive(
@@ -92,19 +90,8 @@ values = st.recursive(
     ),
     max_leaves=8,
 )
-fields = [
-    "word",
-    "inputs",
-    "input",
-    "query",
-    "texts",
-    "model",
-    "truncate",
-    "top",
-    "dimensions",
-    "where",
-    "hybrid",
-]
+fields = ["word", "inputs", "input", "query", "texts", "model", "truncate", "top", "dimensions"]
+fields += ["where", "hybrid"]
 
 
 @pytest.fixture
@@ -113,7 +100,7 @@ def client(server: Server) -> TestClient:
     return server()
 
 
-@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     path=st.sampled_from(ROUTES),
     bodies=st.lists(st.dictionaries(st.sampled_from(fields), values), min_size=10, max_size=10),

@@ -51,6 +51,20 @@ def batcher(queue: int = 1000, batch: int = 100) -> Batcher:
     return Batcher(queue_tokens=queue, batch_tokens=batch, metrics=Metrics())
 
 
+async def send(queue: Batcher, pipeline: Any, *works: Work, **options: Any) -> asyncio.Future[Any]:
+    """Send a request, which waits in the queue."""
+    request = asyncio.ensure_future(queue.answers(pipeline, works, **options))
+    await asyncio.sleep(0)
+    return request
+
+
+async def start(queue: Batcher, pipeline: Any, *works: Work, **options: Any) -> asyncio.Future[Any]:
+    """Send a request, and wait until the pipeline computes it."""
+    request = await send(queue, pipeline, *works, **options)
+    await asyncio.to_thread(pipeline.began.wait)
+    return request
+
+
 @given(
     requests=st.lists(
         st.tuples(st.lists(st.integers(1, 60), min_size=1, max_size=6), st.booleans()),
@@ -87,11 +101,9 @@ def test_batcher_combines_waiting_works_in_order() -> None:
     queue, first, other = batcher(), Recorder(held=True), Recorder()
 
     async def run() -> None:
-        tasks = [asyncio.ensure_future(queue.answers(first, [Sized(10, "a")]))]
-        await asyncio.to_thread(first.began.wait)
+        tasks = [await start(queue, first, Sized(10, "a"))]
         for pipeline, name in ((first, "b"), (other, "c"), (first, "d")):
-            tasks.append(asyncio.ensure_future(queue.answers(pipeline, [Sized(10, name)])))
-            await asyncio.sleep(0)
+            tasks.append(await send(queue, pipeline, Sized(10, name)))
         first.go.set()
         await asyncio.gather(*tasks)
 
@@ -105,16 +117,11 @@ def test_full_queue_raises_with_retry_time() -> None:
     queue, slow = batcher(queue=50), Recorder(held=True)
 
     async def run() -> None:
-        running = asyncio.ensure_future(queue.answers(slow, [Sized(40)]))
-        await asyncio.to_thread(slow.began.wait)
-        waiting = asyncio.ensure_future(queue.answers(slow, [Sized(40)]))
-        await asyncio.sleep(0)
+        running, waiting = await start(queue, slow, Sized(40)), await send(queue, slow, Sized(40))
         with pytest.raises(Full, match="retry in 1 s"):
             await queue.answers(slow, [Sized(11)])
-        fitting = asyncio.ensure_future(queue.answers(slow, [Sized(10)]))
-        await asyncio.sleep(0)
-        urgent_request = asyncio.ensure_future(queue.answers(slow, [Sized(99)], urgent=True))
-        await asyncio.sleep(0)
+        fitting = await send(queue, slow, Sized(10))
+        urgent_request = await send(queue, slow, Sized(99), urgent=True)
         slow.go.set()
         await asyncio.gather(running, waiting, fitting, urgent_request)
 
@@ -127,11 +134,9 @@ def test_cancelled_requests_leave_the_queue() -> None:
     queue, slow = batcher(), Recorder(held=True)
 
     async def run() -> None:
-        running = asyncio.ensure_future(queue.answers(slow, [Sized(40, "first")]))
-        await asyncio.to_thread(slow.began.wait)
-        cancelled = asyncio.ensure_future(queue.answers(slow, [Sized(40, "gone")]))
-        kept_request = asyncio.ensure_future(queue.answers(slow, [Sized(40, "stays")]))
-        await asyncio.sleep(0)
+        running = await start(queue, slow, Sized(40, "first"))
+        cancelled = await send(queue, slow, Sized(40, "gone"))
+        kept_request = await send(queue, slow, Sized(40, "stays"))
         assert queue.waiting == 80
         cancelled.cancel()
         await asyncio.gather(cancelled, return_exceptions=True)
@@ -150,11 +155,8 @@ def test_failing_item_does_not_affect_other_items() -> None:
     queue, slow = batcher(), Recorder(held=True)
 
     async def run() -> None:
-        running = asyncio.ensure_future(queue.answers(slow, [Sized(1, "first")]))
-        await asyncio.to_thread(slow.began.wait)
-        names = ("good", "bad", "fine")
-        tasks = [asyncio.ensure_future(queue.answers(slow, [Sized(1, name)])) for name in names]
-        await asyncio.sleep(0)
+        running = await start(queue, slow, Sized(1, "first"))
+        tasks = [await send(queue, slow, Sized(1, name)) for name in ("good", "bad", "fine")]
         slow.go.set()
         await running
         results = await asyncio.gather(*tasks, return_exceptions=True)

@@ -12,7 +12,7 @@ from collections.abc import Generator, Sequence
 from typing import Any
 
 import pytest
-from tests.extensions.serving.test_batcher import Recorder, Sized, batcher
+from tests.extensions.serving.test_batcher import Recorder, Sized, batcher, send, start
 
 from bertkit.extensions.serving.batcher import Batcher, Full
 from bertkit.extensions.serving.fair_queue import Client
@@ -60,13 +60,10 @@ def batches_of(requests: list[Request], queue: Batcher) -> list[list[Client]]:
     pipeline = Recorder(held=True)
 
     async def run() -> None:
-        first = asyncio.ensure_future(queue.answers(pipeline, [Sized(1)]))
-        await asyncio.to_thread(pipeline.began.wait)
-        waiting = []
+        first, waiting = await start(queue, pipeline, Sized(1)), []
         for client, sizes in requests:
             works = [Sized(size, client) for size in sizes]
-            waiting.append(asyncio.ensure_future(queue.answers(pipeline, works, client=client)))
-            await asyncio.sleep(0)
+            waiting.append(await send(queue, pipeline, *works, client=client))
         pipeline.go.set()
         await asyncio.gather(first, *waiting)
 
@@ -128,10 +125,8 @@ def test_light_client_is_served_between_decoding_steps() -> None:
 
     async def run() -> None:
         works = [Sized(100, number) for number in range(4)]
-        heavy = asyncio.ensure_future(queue.answers(decoder, works, client=("key", "0")))
-        await asyncio.to_thread(decoder.began.wait)
-        light = asyncio.ensure_future(queue.answers(other, [Sized(5, "light")], client=LIGHT))
-        await asyncio.sleep(0)
+        heavy = await start(queue, decoder, *works, client=("key", "0"))
+        light = await send(queue, other, Sized(5, "light"), client=LIGHT)
         decoder.go.set()
         await light
         assert await heavy == [("answer", number) for number in range(4)]
@@ -194,9 +189,8 @@ def test_batches_and_decoding_steps_get_equal_time() -> None:
         first = asyncio.ensure_future(queue.answers(other, [Sized(1, "first")]))
         await asyncio.sleep(0.1)
         works = [Sized(4096, number) for number in range(9)]
-        heavy = asyncio.ensure_future(queue.answers(other, works, client=("key", "0")))
-        run = asyncio.ensure_future(queue.answers(decoder, [Sized(300, "text")], client=LIGHT))
-        await asyncio.sleep(0)
+        heavy = await send(queue, other, *works, client=("key", "0"))
+        run = await send(queue, decoder, Sized(300, "text"), client=LIGHT)
         other.go.set()
         await asyncio.gather(first, heavy, run)
 
@@ -251,11 +245,9 @@ def test_light_client_is_served_between_parts_of_text(registry: ModelRegistry) -
         works = entities.prepare([text], long="window")
         parts = sum(1 for _ in entities.parts(works, 50))  # type: ignore[attr-defined]
         assert parts > 30
-        blocked = asyncio.ensure_future(queue.answers(first, [Sized(1, "first")]))
-        await asyncio.to_thread(first.began.wait)
-        long = asyncio.ensure_future(queue.answers(entities, works, client=("key", "0")))
-        light = asyncio.ensure_future(queue.answers(first, [Sized(5, "light")], client=LIGHT))
-        await asyncio.sleep(0)
+        blocked = await start(queue, first, Sized(1, "first"))
+        long = await send(queue, entities, *works, client=("key", "0"))
+        light = await send(queue, first, Sized(5, "light"), client=LIGHT)
         first.go.set()
         await asyncio.gather(blocked, light)
         assert not long.done()
@@ -288,21 +280,17 @@ def test_full_queue_rejects_client_that_fills_it() -> None:
     heavy: Client = ("key", "heavy")
 
     async def run() -> None:
-        running = asyncio.ensure_future(queue.answers(slow, [Sized(40)]))
-        await asyncio.to_thread(slow.began.wait)
-        waiting = []
-        for name in ("old", "new"):
-            work = [Sized(50, name)]
-            waiting.append(asyncio.ensure_future(queue.answers(slow, work, client=heavy)))
-            await asyncio.sleep(0)
+        running = await start(queue, slow, Sized(40))
+        waiting = [
+            await send(queue, slow, Sized(50, name), client=heavy) for name in ("old", "new")
+        ]
         with pytest.raises(Full):
             await queue.answers(slow, [Sized(1)], client=heavy)
         # The light client would have more waiting tokens than the heavy client.
         with pytest.raises(Full):
             await queue.answers(slow, [Sized(101)], client=LIGHT)
         queue.room(30, LIGHT)
-        light = asyncio.ensure_future(queue.answers(slow, [Sized(30, "light")], client=LIGHT))
-        await asyncio.sleep(0)
+        light = await send(queue, slow, Sized(30, "light"), client=LIGHT)
         assert queue.waiting == 80
         slow.go.set()
         old, new = await asyncio.gather(*waiting, return_exceptions=True)

@@ -18,40 +18,29 @@ def test_openapi_describes_fields_with_docstrings() -> None:
     assert "description" in schemas["PredictAsk"]["properties"]["truncate"]
 
 
+def schema(body: dict[str, Any]) -> Any:
+    """Return the schema of the JSON of a request or response."""
+    return body["content"]["application/json"]["schema"]
+
+
 def test_openapi_describes_every_route(server: Server, store: str | None) -> None:
     document = server().get("/openapi.json").json()
     paths = document["paths"]
-    assert {p for p, methods in paths.items() if "post" in methods} == {
-        "/embed",
-        "/v1/embeddings",
-        "/similarity",
-        "/predict",
-        "/rerank",
-        "/ner",
-        "/answer",
-        "/choose",
-        "/fill-mask",
-        "/next-sentence",
-        "/explain",
-        "/contexts",
-        "/tokenize",
-        "/decode",
-        "/embed_all",
-        "/v1/rerank",
-        "/v2/rerank",
-        "/models/{name}/reload",
-        *(["/search"] if store else []),
-    }
+    expected = """
+        /embed /v1/embeddings /similarity /predict /rerank /ner /answer /choose /fill-mask
+        /next-sentence /explain /contexts /tokenize /decode /embed_all /v1/rerank /v2/rerank
+        /models/{name}/reload
+    """
+    posted = {path for path, methods in paths.items() if "post" in methods}
+    assert posted == {*expected.split(), *(["/search"] if store else [])}
     assert document["security"] == [{"key": []}, {}]
     assert document["components"]["securitySchemes"]["key"]["scheme"] == "bearer"
     assert "text/plain" in paths["/metrics"]["get"]["responses"]["200"]["content"]
     schemas = document["components"]["schemas"]
     identifiers = [operation.get("operationId") for m in paths.values() for operation in m.values()]
     assert len(identifiers) == len(set(identifiers))
-    error_content = paths["/v1/embeddings"]["post"]["responses"]["400"]["content"][
-        "application/json"
-    ]
-    assert error_content["schema"]["$ref"].endswith("/OpenAIErrorResponse")
+    error = schema(paths["/v1/embeddings"]["post"]["responses"]["400"])
+    assert error["$ref"].endswith("/OpenAIErrorResponse")
     for path, methods in paths.items():
         for operation in methods.values():
             assert operation["description"], path
@@ -61,18 +50,13 @@ def test_openapi_describes_every_route(server: Server, store: str | None) -> Non
                 continue
             is_openai = path.startswith(("/v1/", "/v2/"))
             invalid = {"400"} if is_openai else {"400", "413", "422", "424"}
-            expected = {"200", "401", "403", "404", "408", "429", "500", "503", *invalid}
-            assert operation["responses"].keys() == expected, path
+            statuses = {"200", "401", "403", "404", "408", "429", "500", "503", *invalid}
+            assert operation["responses"].keys() == statuses, path
         if "{" in path or "post" not in methods:
             continue
-        reference_path = methods["post"]["requestBody"]["content"]["application/json"]["schema"][
-            "$ref"
-        ]
-        assert schemas[reference_path.rpartition("/")[2]]["examples"], path
-        response_schema = methods["post"]["responses"]["200"]["content"]["application/json"][
-            "schema"
-        ]
-        assert response_schema, path
+        name = schema(methods["post"]["requestBody"])["$ref"].rpartition("/")[2]
+        assert schemas[name]["examples"], path
+        assert schema(methods["post"]["responses"]["200"]), path
     for schema_path in set(_references(document)):
         assert schema_path.removeprefix("#/components/schemas/") in schemas
 
@@ -90,12 +74,8 @@ def test_openapi_examples_are_valid_requests(server: Server) -> None:
     for path, methods in document["paths"].items():
         if "post" not in methods or "{" in path:
             continue
-        reference_path = methods["post"]["requestBody"]["content"]["application/json"]["schema"][
-            "$ref"
-        ]
-        (example,) = document["components"]["schemas"][reference_path.rpartition("/")[2]][
-            "examples"
-        ]
+        name = schema(methods["post"]["requestBody"])["$ref"].rpartition("/")[2]
+        (example,) = document["components"]["schemas"][name]["examples"]
         example = {k: v for k, v in example.items() if k != "model"}
         reply = client.post(path, json={**example, **TRUNCATE.get(path, {"truncate": True})})
         assert reply.status_code == 200, (path, reply.text)

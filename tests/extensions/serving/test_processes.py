@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -96,8 +97,7 @@ def test_server_responds_requires_its_key_and_stops(folders: Path, tmp_path: Pat
 @pytest.mark.parametrize(
     ("number", "workers"),
     [
-        *((number, 1) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)),
-        *((number, 2) for number in (signal.SIGTERM, signal.SIGINT)),
+        *((number, workers) for number in (signal.SIGTERM, signal.SIGINT) for workers in (1, 2)),
         pytest.param(signal.SIGHUP, 2, marks=pytest.mark.slow),
     ],
 )
@@ -286,13 +286,17 @@ def test_server_reports_invalid_arguments(
             assert message in capsys.readouterr().err
 
 
-def test_public_host_without_key_logs_warning(folders: Path) -> None:
-    command = [sys.executable, "-m", "bertkit", "serve", str(folders / "ranker")]
-    command += ["--host", "0.0.0.0", "--port", "0"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as running:
-        assert running.stderr is not None
-        first = running.stderr.readline()
-        running.kill()
-    assert first.startswith(
-        "warning: the server has no API keys, so everyone who reaches http://0.0.0.0:"
-    )
+@pytest.mark.parametrize(("key", "is_open"), [("", True), ("k", False)])
+def test_public_host_without_key_logs_warning(
+    key: str, is_open: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stop() -> int:
+        raise ServeError("stopped")
+
+    listener = SimpleNamespace(getsockname=lambda: ("0.0.0.0", 80))
+    monkeypatch.setattr(run, "_listen", lambda host, port: listener)
+    monkeypatch.setattr(run, "raise_file_limit", stop)
+    monkeypatch.setenv("BERTKIT_KEY", key)
+    assert cli.run(["serve", "model", "--host", "0.0.0.0"]) == 2
+    message = "warning: the server has no API keys, so everyone who reaches http://0.0.0.0:80 can"
+    assert (message in capsys.readouterr().err) == is_open

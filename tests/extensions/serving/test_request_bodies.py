@@ -34,96 +34,71 @@ COMMON: dict[str, list[Any]] = {
     "user": [None, "someone"],
 }
 
-NEUTRAL: list[tuple[str, dict[str, list[Any]]]] = [
-    (
-        "/v1/completions",
-        {
-            **COMMON,
-            "best_of": [None, 1],
-            "echo": [None, False],
-            "logprobs": [None],
-            "suffix": [None, ""],
-        },
-    ),
-    (
-        "/v1/chat/completions",
-        {
-            **COMMON,
-            "audio": [None],
-            "function_call": [None, "none"],
-            "functions": [None, []],
-            "logprobs": [None, False],
-            "max_completion_tokens": [None, 3],
-            "metadata": [None, {}, {"run": "7"}],
-            "modalities": [None, ["text"]],
-            "parallel_tool_calls": [None, True, False],
-            "prediction": [None],
-            "prompt_cache_key": [None, "a"],
-            "reasoning_effort": [None, "none"],
-            "response_format": [None, {"type": "text"}],
-            "safety_identifier": [None, "a"],
-            "service_tier": [None, "auto", "default"],
-            "store": [None, False],
-            "tool_choice": [None, "none", "auto"],
-            "tools": [None, []],
-            "top_logprobs": [None, 0],
-            "verbosity": [None, "medium"],
-            "web_search_options": [None],
-        },
-    ),
-    (
-        "/v1/embeddings",
-        {"encoding_format": [None, "float"], "dimensions": [None], "user": [None, "someone"]},
-    ),
-    (
-        "/embed",
-        {
-            "normalize": [None, True],
-            "truncate": [None, False],
-            "truncation_direction": [None, "right", "Right", "left", "Left"],
-            "prompt_name": [None],
-            "dimensions": [None],
-            "parameters": [None, {}, {"normalize": True, "truncation_direction": "Left"}],
-        },
-    ),
-    (
-        "/predict",
-        {
-            "raw_scores": [None, False],
-            "truncate": [None, False],
-            "truncation_direction": [None, "Right", "Left"],
-        },
-    ),
-    (
-        "/v2/rerank",
-        {
-            "max_chunks_per_doc": [None, 1],
-            "max_tokens_per_doc": [None, 4096],
-            "priority": [None, 3],
-            "rank_fields": [None, ["text"]],
-            "relevant_spans": [None],
-            "return_documents": [None, True],
-            "top_n": [None, 2],
-            "truncate": [None, True],
-        },
-    ),
-    (
-        "/rerank",
-        {
-            "raw_scores": [None, False],
-            "return_text": [None, False],
-            "truncate": [None, False],
-            "truncation_direction": [None, "Right", "Left"],
-        },
-    ),
-    (
-        "/similarity",
-        {"parameters": [None, {}, {"truncate": False, "truncation_direction": "Right"}]},
-    ),
-    ("/embed_all", {"prompt_name": [None, ""], "truncate": [None, False]}),
-    ("/tokenize", {"add_special_tokens": [None, True], "prompt_name": [None]}),
-    ("/decode", {"skip_special_tokens": [None, True]}),
-]
+CUT: dict[str, list[Any]] = {
+    "truncate": [None, False],
+    "truncation_direction": [None, "Right", "Left"],
+}
+NEUTRAL: dict[str, dict[str, list[Any]]] = {
+    "/v1/completions": {
+        **COMMON,
+        "best_of": [None, 1],
+        "echo": [None, False],
+        "logprobs": [None],
+        "suffix": [None, ""],
+    },
+    "/v1/chat/completions": {
+        **COMMON,
+        "audio": [None],
+        "function_call": [None, "none"],
+        "functions": [None, []],
+        "logprobs": [None, False],
+        "max_completion_tokens": [None, 3],
+        "metadata": [None, {}, {"run": "7"}],
+        "modalities": [None, ["text"]],
+        "parallel_tool_calls": [None, True, False],
+        "prediction": [None],
+        "prompt_cache_key": [None, "a"],
+        "reasoning_effort": [None, "none"],
+        "response_format": [None, {"type": "text"}],
+        "safety_identifier": [None, "a"],
+        "service_tier": [None, "auto", "default"],
+        "store": [None, False],
+        "tool_choice": [None, "none", "auto"],
+        "tools": [None, []],
+        "top_logprobs": [None, 0],
+        "verbosity": [None, "medium"],
+        "web_search_options": [None],
+    },
+    "/v1/embeddings": {
+        "encoding_format": [None, "float"],
+        "dimensions": [None],
+        "user": [None, "a"],
+    },
+    "/embed": {
+        "normalize": [None, True],
+        "truncate": [None, False],
+        "truncation_direction": [None, "right", "Right", "left", "Left"],
+        "prompt_name": [None],
+        "dimensions": [None],
+        "parameters": [None, {}, {"normalize": True, "truncation_direction": "Left"}],
+    },
+    "/predict": {"raw_scores": [None, False], **CUT},
+    "/v2/rerank": {
+        "max_chunks_per_doc": [None, 1],
+        "max_tokens_per_doc": [None, 4096],
+        "priority": [None, 3],
+        "rank_fields": [None, ["text"]],
+        "relevant_spans": [None],
+        "return_documents": [None, True],
+        "top_n": [None, 2],
+        "truncate": [None, True],
+    },
+    "/rerank": {"raw_scores": [None, False], "return_text": [None, False], **CUT},
+    "/similarity": {"parameters": [None, {}, {"truncate": False, "truncation_direction": "Right"}]},
+    "/embed_all": {"prompt_name": [None, ""], "truncate": [None, False]},
+    "/tokenize": {"add_special_tokens": [None, True], "prompt_name": [None]},
+    "/decode": {"skip_special_tokens": [None, True]},
+}
 
 REQUESTS: dict[str, dict[str, Any]] = {
     "/v1/completions": {"prompt": "once", "max_tokens": 3},
@@ -153,15 +128,15 @@ def stable_fields(response: Any) -> Any:
     return {k: v for k, v in body.items() if k not in ("id", "created")} if "id" in body else body
 
 
-@pytest.mark.parametrize(("path", "fields"), NEUTRAL)
+@pytest.mark.parametrize("path", NEUTRAL)
 def test_neutral_values_keep_the_response(
-    server: Server, all_models: ModelRegistry, path: str, fields: dict[str, list[Any]]
+    server: Server, all_models: ModelRegistry, path: str
 ) -> None:
     client, request = server(at=all_models), REQUESTS[path]
     if "max_tokens" in request:
         request = {**request, "temperature": 0}
     expected = stable_fields(client.post(path, json=request))
-    for name, values in fields.items():
+    for name, values in NEUTRAL[path].items():
         for value in values:
             if value is None and name in ("max_tokens", "temperature"):
                 # The default value of the field differs from the expected request.
@@ -247,24 +222,15 @@ def _numbers(answer: Any) -> list[float]:
     return [row["score"] for row in sorted(answer, key=lambda row: str(row.get("label")))]
 
 
+USER, ASSISTANT = ({"role": role, "content": "a"} for role in ("user", "assistant"))
+
+
 @pytest.mark.parametrize(
     ("message", "equivalent"),
     [
-        ({"role": "developer", "content": "Be kind."}, {"role": "system", "content": "Be kind."}),
-        (
-            {"role": "user", "content": [{"type": "text", "text": "a"}]},
-            {"role": "user", "content": "a"},
-        ),
-        (
-            {
-                "role": "assistant",
-                "content": "a",
-                "refusal": None,
-                "tool_calls": None,
-                "name": None,
-            },
-            {"role": "assistant", "content": "a"},
-        ),
+        ({"role": "developer", "content": "a"}, {"role": "system", "content": "a"}),
+        ({"role": "user", "content": [{"type": "text", "text": "a"}]}, USER),
+        ({**ASSISTANT, "refusal": None, "tool_calls": None, "name": None}, ASSISTANT),
     ],
 )
 def test_equivalent_messages_are_decoded_equally(
@@ -281,10 +247,10 @@ def test_equivalent_messages_are_decoded_equally(
 @pytest.mark.parametrize(
     ("message", "field"),
     [
-        ({"role": "user", "content": "a", "name": "Ann"}, "messages.0.name"),
-        ({"role": "assistant", "content": "a", "tool_calls": [{}]}, "messages.0.tool_calls"),
-        ({"role": "tool", "content": "a"}, "messages.0.role"),
-        ({"role": "user", "content": "a", "extra": 1}, "messages.0.extra"),
+        ({**USER, "name": "Ann"}, "messages.0.name"),
+        ({**ASSISTANT, "tool_calls": [{}]}, "messages.0.tool_calls"),
+        ({**USER, "role": "tool"}, "messages.0.role"),
+        ({**USER, "extra": 1}, "messages.0.extra"),
         ({"role": "user", "content": [{"type": "image_url"}]}, "messages.0.content"),
         ({"role": "user", "content": None}, "messages.0.content"),
     ],
@@ -331,10 +297,13 @@ def test_openai_client_works_with_default_settings(
     first = client.chat.completions.create(model="writer", messages=messages, max_tokens=3)
     # The second request contains the message of the first response.
     again = [*messages, first.choices[0].message, messages[-1]]
-    chunks = list(
-        client.chat.completions.create(model="writer", messages=again, max_tokens=3, stream=True)
-    )
+    request = {"model": "writer", "messages": again, "max_tokens": 3, "temperature": 0}
+    chunks = list(client.chat.completions.create(**request, stream=True))
     assert chunks[0].choices[0].delta.role == "assistant"
+    written = client.chat.completions.create(**request).choices[0].message.content
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == written != ""
+    with pytest.raises(openai.NotFoundError, match="no model 'other'"):
+        client.chat.completions.create(**{**request, "model": "other"})
 
 
 @pytest.mark.parametrize("kind", ["OpenAI", "ChatOpenAI"])
@@ -342,12 +311,8 @@ def test_langchain_works_with_default_settings(
     server: Server, all_models: ModelRegistry, kind: str
 ) -> None:
     langchain = pytest.importorskip("langchain_openai", reason="pip install 'bertkit[dev]'")
-    model = getattr(langchain, kind)(
-        base_url="http://testserver/v1",
-        api_key="k",
-        model="writer",
-        max_tokens=3,
-        http_client=server(at=all_models),
-    )
+    options = {"base_url": "http://testserver/v1", "api_key": "k", "model": "writer"}
+    http = server(at=all_models)
+    model = getattr(langchain, kind)(**options, max_tokens=3, http_client=http)
     assert model.invoke("once upon") is not None
     assert list(model.stream("once upon"))

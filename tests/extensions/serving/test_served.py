@@ -166,19 +166,18 @@ def test_finetuned_elmo_routes_match_pipelines(
     assert {"/ner", "/predict"} <= client.get("/openapi.json").json()["paths"].keys()
 
 
+CUT = {"inputs": "a " * 600, "truncate": True}
+
+
 @pytest.mark.parametrize(
     ("body", "status", "message"),
     [
         ({"inputs": [["a", "b"]]}, 422, "expected a single text, got a pair"),
         ({"inputs": "a " * 600}, 413, "exceeds the maximum of 512 tokens"),
         ({"inputs": "a " * 300}, 413, "exceeds the maximum of 200 tokens"),
-        (
-            {"inputs": "a " * 600, "truncate": True, "truncation_direction": "Left"},
-            422,
-            "this model can truncate texts only on the right",
-        ),
+        ({**CUT, "truncation_direction": "Left"}, 422, "can truncate texts only on the right"),
         ({"inputs": " "}, 422, "a text is empty"),
-        ({"inputs": "a " * 600, "truncate": True}, 200, ""),
+        (CUT, 200, ""),
     ],
 )
 def test_finetuned_elmo_rejects_invalid_texts(
