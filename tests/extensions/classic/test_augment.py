@@ -54,41 +54,31 @@ def test_guesser_excludes_the_original_word(model: Path) -> None:
 
 def test_augment_writes_rows_and_reproducible_copies(model: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.jsonl"
-    found = augment(table(tmp_path / "t.tsv"), model=model, out=out, copies=3, probability=0.5)
+    data, options = table(tmp_path / "t.tsv"), {"copies": 3, "probability": 0.5}
+    found = augment(data, model=model, out=out, **options)  # type: ignore[arg-type]
     rows = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
     assert found["rows"] == 4
     assert found["written"] == len(rows) == 16
-    assert [row["text"] for row in rows[::4]] == TEXTS
+    texts = [row["text"] for row in rows]
+    assert texts[::4] == TEXTS
     assert [row["label"] for row in rows] == [*"aaaabbbbaaaabbbb"]
     assert 0 < found["changed"] <= 12
-    assert all(
-        row["text"].startswith("zyx ") for row in rows[12:]
-    )  # It is several tokens and has no vector.
-    for row in rows[4:8]:  # Other characters stay.
-        assert [c for c in row["text"] if not c.isalpha()] == [
-            c for c in TEXTS[1] if not c.isalpha()
-        ]
-    again = tmp_path / "again.jsonl"
-    augment(table(tmp_path / "t.tsv"), model=model, out=again, copies=3, probability=0.5)
-    assert again.read_bytes() == out.read_bytes()
-    other = tmp_path / "other.jsonl"
-    augment(table(tmp_path / "t.tsv"), model=model, out=other, copies=3, probability=0.5, seed=1)
-    assert other.read_bytes() != out.read_bytes()
+    # The first word is several tokens and has no vector.
+    assert all(row["text"].startswith("zyx ") for row in rows[12:])
+    others = [[c for c in text if not c.isalpha()] for text in (*texts[4:8], TEXTS[1])]
+    assert all(characters == others[-1] for characters in others)
+    for seed in (0, 1):
+        again = tmp_path / f"{seed}.jsonl"
+        augment(data, model=model, out=again, seed=seed, **options)  # type: ignore[arg-type]
+        assert (again.read_bytes() == out.read_bytes()) == (seed == 0)
 
 
 def test_multi_token_words_use_the_nearest_vectors(model: Path, tmp_path: Path) -> None:
     vectors = tmp_path / "v.txt"
     vectors.write_text("zyx 1 0\nwok 0.9 0.1\nfar -1 0\n", encoding="utf-8")
     out = tmp_path / "out.jsonl"
-    augment(
-        table(tmp_path / "t.tsv"),
-        model=model,
-        vectors=vectors,
-        out=out,
-        copies=5,
-        probability=1.0,
-        candidates=1,
-    )
+    options: dict[str, Any] = {"copies": 5, "probability": 1.0, "candidates": 1}
+    augment(table(tmp_path / "t.tsv"), model=model, vectors=vectors, out=out, **options)
     rows = [json.loads(line)["text"] for line in out.read_text(encoding="utf-8").splitlines()]
     assert set(rows[-5:]) == {"wok home"}
 

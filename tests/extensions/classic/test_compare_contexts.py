@@ -59,14 +59,12 @@ def test_states_depend_only_on_visible_context(
 ) -> None:
     out = tmp_path / "out"
     model_options = [word for model in models.values() for word in ("--model", str(model))]
-    assert (
-        cli.run(["view", "contexts", "class", str(texts), *model_options, "--out", str(out)]) == 0
-    )
+    command = ["view", "contexts", "class", str(texts), *model_options, "--out", str(out)]
+    assert cli.run(command) == 0
     report = json.loads(capsys.readouterr().out)
     assert json.loads((out / "contexts.json").read_text(encoding="utf-8")) == report
-    assert [text[a:b] for text, (a, b) in zip(report["texts"], report["ranges"], strict=True)] == [
-        "class"
-    ] * 3
+    words = [text[a:b] for text, (a, b) in zip(report["texts"], report["ranges"], strict=True)]
+    assert words == ["class"] * 3
     cosines = {
         name: np.array(model_report["cosines"])
         for name, model_report in zip(models, report["models"], strict=True)
@@ -83,9 +81,8 @@ def test_states_depend_only_on_visible_context(
     assert cosines["bert"][2, 0, 1] < 1 - 1e-3  # BERT also attends to the right context.
     page = html.unescape((out / "contexts.html").read_text(encoding="utf-8"))
     for model_report in report["models"]:
-        assert (
-            f"{model_report['model']}: the word’s state depends on {model_report['sees']}." in page
-        )
+        name, sees = model_report["model"], model_report["sees"]
+        assert f"{name}: the word’s state depends on {sees}." in page
     svg = (out / "contexts.svg").read_text(encoding="utf-8")
     assert svg.count('class="cell s') == 4 * 9
     assert "4. bert" in svg

@@ -15,19 +15,11 @@ from tests.factories import tiny_elmo, tiny_folder
 
 from bertkit import cli
 from bertkit.errors import ConfigError, DataError
-from bertkit.extensions.classic.evaluate_words import _auc, _threshold, evaluate_words
+from bertkit.extensions.classic.evaluate_words import _threshold, evaluate_words
 from bertkit.extensions.classic.train_vectors import word_similarity
 from bertkit.extensions.classic.word_vectors import Vectors
 from bertkit.extensions.generation.families.gpt2 import GPT2
 from bertkit.text.vocabulary_training import train as train_tokenizer
-
-
-def test_threshold_and_auc_of_separable_scores() -> None:
-    scores, same = np.float32([0.9, 0.2, 0.6, 0.5]), np.array([True, False, True, False])
-    assert _threshold(scores, same) == pytest.approx(0.6)
-    assert _auc(scores, same) == 1.0
-    assert _auc(-scores, same) == 0.0
-    assert _auc(np.zeros(4, np.float32), same) == 0.5
 
 
 @given(st.lists(st.tuples(st.sampled_from([0.1, 0.5, 0.9]), st.booleans()), min_size=1))

@@ -57,10 +57,8 @@ def pairs(path: Path, count: int) -> Path:
 
 
 def train(directory: Path, model: str | Path, out: str, **options: Any) -> dict[str, float]:
-    files = {
-        "train": conll(directory / "train.conll", 60),
-        "dev": conll(directory / "dev.conll", 20),
-    }
+    rows = {"train": 60, "dev": 20}
+    files = {part: conll(directory / f"{part}.conll", count) for part, count in rows.items()}
     # Exceeds the maximum length of the model.
     with (directory / "dev.conll").open("a", encoding="utf-8") as file:
         file.write("".join("the O\n" for _ in range(60)))
@@ -114,16 +112,22 @@ def test_setting_chooses_layers(text: str, method: str, layers: tuple[int, ...])
     assert LayerChoice.parse(text, 6) == LayerChoice(method, layers)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("text", ["7", "-7", "concat:-7"])
-def test_setting_rejects_missing_layers(text: str) -> None:
-    with pytest.raises(ConfigError, match=f"'{text}' requires 7 layers, but the model has 6"):
-        LayerChoice.parse(text, 6)
+MISSING, UNKNOWN = "requires 7 layers, but the model has 6", "unknown value .* use embeddings"
 
 
-@pytest.mark.parametrize("text", ["0", "all", "sum:4", "mean:-4", "", "-", "mix:-\u0664"])
-def test_setting_rejects_unknown_values(text: str) -> None:
-    with pytest.raises(ConfigError, match=r"features: unknown value .* use embeddings"):
-        LayerChoice.parse(text, 6)
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        (("7", "-7", "concat:-7"), MISSING),
+        (("0", "all", "sum:4", "mean:-4", "", "-", "mix:-\u0664"), UNKNOWN),
+    ],
+)
+def test_setting_rejects_missing_layers_and_unknown_values(
+    texts: tuple[str, ...], message: str
+) -> None:
+    for text in texts:
+        with pytest.raises(ConfigError, match=f"features: .*{message}"):
+            LayerChoice.parse(text, 6)
 
 
 @given(st.text(max_size=8), st.integers(1, 24))
@@ -176,10 +180,9 @@ def test_invalid_settings_are_rejected_before_work(
 
 
 def test_loaded_models_and_teachers_are_rejected(base: Path, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"train": [], "dev": [], "out": tmp_path / "out", "features": "-1"}
     with pytest.raises(ConfigError, match="features requires a model directory or hub id"):
-        bertkit.finetune(
-            "tag", bertkit.load(base), train=[], dev=[], out=tmp_path / "out", features="-1"
-        )
+        bertkit.finetune("tag", bertkit.load(base), **options)
 
 
 def test_features_of_word_vectors_are_rejected(tmp_path: Path) -> None:
@@ -209,10 +212,8 @@ def test_features_match_token_embeddings(base: Path, features: str) -> None:
     found = TransformerFeatures(loaded).compute(batch, choice, torch.device("cpu"))
     assert found.dtype == torch.float16
     tokens = bertkit.pipeline("token-embeddings", loaded)(texts, layer=[0, 1, 2, 3])
-    states = torch.cat(
-        [torch.from_numpy(text_tokens.embeddings) for text_tokens in reversed(tokens)], 1
-    )
-    expected = choice.select(states)
+    states = [torch.from_numpy(text_tokens.embeddings) for text_tokens in reversed(tokens)]
+    expected = choice.select(torch.cat(states, 1))
     torch.testing.assert_close(found.float(), expected, atol=4e-3, rtol=4e-3)
 
 
@@ -334,10 +335,9 @@ def test_experiment_runs_the_layers_of_the_model(base: Path, tmp_path: Path) -> 
     settings = {"model": base, "train": rows, "dev": rows, "epochs": 1}
     changes = (f"settings.{name}={value}" for name, value in settings.items())
     found = bertkit.experiment("layers", *changes, out=out)
-    finished = [name for name, result in found.items() if "failed" not in result]
-    assert finished == [
-        *("embeddings", "second-to-last layer", "last layer", "weighted sum of all layers")
-    ]
+    finished = {name for name, result in found.items() if "failed" not in result}
+    layers = {"embeddings", "second-to-last layer", "last layer", "weighted sum of all layers"}
+    assert finished == layers
     errors = found["sum of the last four"]["failed"].values()
     assert "'sum:-4' requires 4 layers" in next(iter(errors))
 
