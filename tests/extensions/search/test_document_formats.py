@@ -64,10 +64,7 @@ def test_html_returns_only_visible_text() -> None:
         ("<div id=navbar><a>Home</a> | <a>Shop</a></div><p>a", "a"),
         ("<body><header>Logo <a>Shop</a></header><main><p>a</main><footer>(c)</footer>", "a"),
         ("<header><h1>Title</h1><nav>Home</nav></header><p>a", "Title\n\na"),
-        (
-            "<article><header>By me</header><p>a<footer>Notes</footer></article>",
-            "By me\n\na\n\nNotes",
-        ),
+        ("<article><header>By</header><p>a<footer>Notes</footer></article>", "By\n\na\n\nNotes"),
         ("<div class=menu><p>Soup of <a>lentils</a>, 5 euros</div>", "Soup of lentils, 5 euros"),
         ("<ul><li><a>One</a><li><a>Two</a></ul>", "One\nTwo"),
     ],

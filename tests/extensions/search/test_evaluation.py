@@ -18,50 +18,55 @@ from bertkit.tasks.task import Reading
 LETTERS = "abcdefghijklmnop"
 
 
+Files = dict[str, Path]
+
+
 @pytest.fixture(scope="module")
-def searchable(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Searcher, Path, Path]:
-    """Searcher with one document per letter, queries that repeat a letter, and judgments."""
+def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
+    """Queries that repeat a letter, and judgments."""
     folder = tmp_path_factory.mktemp("judge")
-    rows = [{"id": letter, "text": f"{letter} {letter}"} for letter in LETTERS]
-    (folder / "docs.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
-    index([folder / "docs.jsonl"], model=tiny, store=str(folder / "store"), precision="fp32")
     queries, judgments = folder / "queries.tsv", folder / "judgments.tsv"
     queries.write_text("".join(f"q{x}\t{x} {x}\n" for x in LETTERS[:5]), encoding="utf-8")
     judgments.write_text("".join(f"q{x}\t{x}\t2\n" for x in LETTERS[:4]), encoding="utf-8")
-    return Searcher(str(folder / "store")), queries, judgments
+    return {"queries": queries, "judgments": judgments}
 
 
-def test_scores_are_one_if_relevant_document_is_first(
-    searchable: tuple[Searcher, Path, Path],
-) -> None:
-    searcher, queries, judgments = searchable
-    scores = evaluate_retrieval(searcher, queries=queries, judgments=judgments)
+@pytest.fixture(scope="module")
+def searcher(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Searcher:
+    """Searcher with one document per letter."""
+    folder = tmp_path_factory.mktemp("search")
+    rows = [{"id": letter, "text": f"{letter} {letter}"} for letter in LETTERS]
+    (folder / "docs.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    index([folder / "docs.jsonl"], model=tiny, store=str(folder / "store"), precision="fp32")
+    return Searcher(str(folder / "store"))
+
+
+def test_scores_are_one_if_relevant_document_is_first(searcher: Searcher, files: Files) -> None:
+    scores = evaluate_retrieval(searcher, **files)
     assert scores.pop("queries") == 4
     assert set(scores.values()) == {1.0}
 
 
 def test_scores_decrease_if_irrelevant_document_is_first(
-    searchable: tuple[Searcher, Path, Path], tmp_path: Path
+    searcher: Searcher, files: Files, tmp_path: Path
 ) -> None:
-    searcher, queries, _ = searchable
     wrong = tmp_path / "j.tsv"
     wrong.write_text("qa\tb\t1\nqa\tnowhere\t1\n", encoding="utf-8")
-    scores = evaluate_retrieval(searcher, queries=queries, judgments=wrong)
+    scores = evaluate_retrieval(searcher, **files | {"judgments": wrong})
     assert 0 < scores["mrr"] <= 0.5
     assert scores["recall@100"] == 0.5
 
 
 def test_evaluation_rejects_judgments_without_stored_documents(
-    searchable: tuple[Searcher, Path, Path], tmp_path: Path
+    searcher: Searcher, files: Files, tmp_path: Path
 ) -> None:
-    searcher, queries, _ = searchable
     # The third column is TREC's 0, and the second column is the document.
     swapped_columns = tmp_path / "j.txt"
     swapped_columns.write_text("qa a 0 1\n", encoding="utf-8")
     with pytest.raises(DataError, match=r"j.txt: .* none of the relevant .* \(1, such as '0'"):
-        evaluate_retrieval(searcher, queries=queries, judgments=swapped_columns)
+        evaluate_retrieval(searcher, **files | {"judgments": swapped_columns})
     with pytest.raises(DataError, match="check the ids, and that the columns are query, document"):
-        mine(searcher, queries=queries, judgments=swapped_columns, out=tmp_path / "rows.jsonl")
+        mine(searcher, **files | {"judgments": swapped_columns}, out=tmp_path / "rows.jsonl")
     assert not (tmp_path / "rows.jsonl").exists()
 
 
@@ -72,64 +77,42 @@ def test_map_includes_a_thousand_documents(tiny: Path, tmp_path: Path) -> None:
     (tmp_path / "q.tsv").write_text("1\ta\n", encoding="utf-8")
     (tmp_path / "j.txt").write_text("1 0 far 1\n", encoding="utf-8")
     searcher = Searcher(str(tmp_path / "store"))
-    scores = evaluate_retrieval(searcher, queries=tmp_path / "q.tsv", judgments=tmp_path / "j.txt")
+    files = {"queries": tmp_path / "q.tsv", "judgments": tmp_path / "j.txt"}
+    scores = evaluate_retrieval(searcher, **files)
     assert scores["recall@100"] == 0.0
     assert scores["map"] == pytest.approx(1 / 301)
     read: list[int] = []
     searcher.rerank = lambda query, texts: read.append(len(texts)) or np.zeros(len(texts))  # type: ignore
-    assert (
-        evaluate_retrieval(searcher, queries=tmp_path / "q.tsv", judgments=tmp_path / "j.txt")[
-            "map"
-        ]
-        == 0.0
-    )
+    assert evaluate_retrieval(searcher, **files)["map"] == 0.0
     # The re-ranker scores as many documents as in a search.
     assert read == [100]
 
 
 def test_mined_rows_are_valid_training_data(
-    searchable: tuple[Searcher, Path, Path], tmp_path: Path
+    searcher: Searcher, files: Files, tmp_path: Path
 ) -> None:
-    searcher, queries, judgments = searchable
-    counts = mine(
-        searcher, queries=queries, judgments=judgments, out=tmp_path / "s.jsonl", negatives=3
-    )
+    counts = mine(searcher, **files, out=tmp_path / "s.jsonl", negatives=3)
     assert counts == {"queries": 4, "rows": 4}
     examples, _ = find("similarity").reader.read(tmp_path / "s.jsonl", Reading(), labeled=True)
     for letter, example in zip(LETTERS, examples, strict=False):
         anchor, positive, *negatives = example.texts
         assert anchor == positive == f"{letter} {letter}"
         assert len(set(negatives) - {positive}) == 3
-    mine(
-        searcher,
-        queries=queries,
-        judgments=judgments,
-        out=tmp_path / "r.jsonl",
-        learner="respond",
-        negatives=2,
-    )
+    mine(searcher, **files, out=tmp_path / "r.jsonl", learner="respond", negatives=2)
     examples, _ = find("respond").reader.read(tmp_path / "r.jsonl", Reading(), labeled=True)
     assert [len(e.choices) for e in examples] == [3] * 4
     assert all(e.choices[e.answer] == e.text for e in examples)
 
 
 def test_mined_margins_equal_reranker_scores(
-    searchable: tuple[Searcher, Path, Path], tiny: Path, tmp_path: Path
+    searcher: Searcher, files: Files, tiny: Path, tmp_path: Path
 ) -> None:
     from bertkit.checkpoint.directory import load, save
 
-    searcher, queries, judgments = searchable
     loaded = load(tiny, heads=["classify"], labels=["score"])
     save(tmp_path / "cross", loaded.model, loaded.tokenizer, loaded.family, labels=["score"])
     judge = Searcher(searcher.store, rerank=tmp_path / "cross")
-    counts = mine(
-        judge,
-        queries=queries,
-        judgments=judgments,
-        out=tmp_path / "m.jsonl",
-        negatives=2,
-        margins=True,
-    )
+    counts = mine(judge, **files, out=tmp_path / "m.jsonl", negatives=2, margins=True)
     assert counts["rows"] == 8
     assert judge.rerank is not None
     for line in (tmp_path / "m.jsonl").read_text(encoding="utf-8").splitlines():
@@ -138,21 +121,16 @@ def test_mined_margins_equal_reranker_scores(
         assert row["label"] == pytest.approx(right - wrong, abs=1e-5)
 
 
-def test_mining_rejects_invalid_arguments(
-    searchable: tuple[Searcher, Path, Path], tmp_path: Path
-) -> None:
-    searcher, queries, judgments = searchable
+def test_mining_rejects_invalid_arguments(searcher: Searcher, files: Files, tmp_path: Path) -> None:
     out = tmp_path / "rows.jsonl"
     with pytest.raises(ConfigError, match="margins= requires rerank="):
-        mine(searcher, queries=queries, judgments=judgments, out=out, margins=True)
+        mine(searcher, **files, out=out, margins=True)
     with pytest.raises(ConfigError, match="negatives= must be at least 1"):
-        mine(searcher, queries=queries, judgments=judgments, out=out, negatives=0)
-    with pytest.raises(
-        DataError, match="no query has both a relevant document in the store and 16 neg"
-    ):
-        mine(searcher, queries=queries, judgments=judgments, out=out, negatives=16)
+        mine(searcher, **files, out=out, negatives=0)
+    with pytest.raises(DataError, match=r"no query has both a relevant document .* and 16 neg"):
+        mine(searcher, **files, out=out, negatives=16)
     assert not out.exists()
     out.write_text("mine")
     with pytest.raises(ConfigError, match="already exists"):
-        mine(searcher, queries=queries, judgments=judgments, out=out)
+        mine(searcher, **files, out=out)
     assert out.read_text() == "mine"

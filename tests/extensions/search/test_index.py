@@ -48,9 +48,8 @@ def texts(count: int) -> list[str]:
 def test_index_passages_cover_documents(tiny: Path, tmp_path: Path) -> None:
     documents = texts(12)
     store_path = str(tmp_path / "store")
-    result = index(
-        [write(tmp_path / "a.jsonl", documents)], model=tiny, store=store_path, precision="fp32"
-    )
+    file = write(tmp_path / "a.jsonl", documents)
+    result = index([file], model=tiny, store=store_path, precision="fp32")
     hits = stored_hits(store_path)
     assert result == {"documents": 12, "unchanged": 0, "passages": len(hits)}
     tokenizer = load(tiny).tokenizer
@@ -128,9 +127,7 @@ def test_index_uses_model_of_existing_store(tiny: Path, tmp_path: Path) -> None:
     write(file, texts(5))
     assert index([file], store=store_path) == {"documents": 5, "unchanged": 3, "passages": 5}
     (tmp_path / "model").rename(tmp_path / "moved")
-    with pytest.raises(
-        SearchError, match=r"cannot load the model of the store .* set its new path with model="
-    ):
+    with pytest.raises(SearchError, match=r"cannot load the model of the store .* with model="):
         index([file], store=store_path)
     assert index([file], model=tmp_path / "moved", store=store_path)["unchanged"] == 5
 
@@ -164,9 +161,8 @@ def test_index_updates_sources_of_moved_documents(
     }
     file = file.rename(tmp_path / "b.jsonl")
     assert index([file], model=tiny, store=store_path, sync=True)["unchanged"] == 3
-    assert {hit.source for hit in stored_hits(store_path)} == {
-        f"{file}:{line}" for line in (1, 2, 3)
-    }
+    sources = {hit.source for hit in stored_hits(store_path)}
+    assert sources == {f"{file}:{line}" for line in (1, 2, 3)}
     assert "moved without other changes: 3 (n, a, b)" in capsys.readouterr().err
     index([file], model=tiny, store=store_path, sync=True)
     assert "moved without other changes" not in capsys.readouterr().err
@@ -307,17 +303,11 @@ def test_index_rejects_other_model_or_fields(tiny: Path, tmp_path: Path) -> None
     loaded = load(tiny)
     loaded.model.encoder.embedding.tokens.weight.data[7] += 1.0
     save(tmp_path / "other", loaded.model, loaded.tokenizer, loaded.family)
-    with pytest.raises(
-        SearchError, match=r"the store was made with the model .*tiny.*, not .*other"
-    ):
+    with pytest.raises(SearchError, match=r"made with the model .*tiny.*, not .*other"):
         index([file], model=tmp_path / "other", store=store_path)
+    files, columns = [write(file, ["a"], x=1)], DocumentColumns(keep=("x",))
     with pytest.raises(SearchError, match="keep= nothing, not x:text"):
-        index(
-            [write(file, ["a"], x=1)],
-            model=tiny,
-            store=store_path,
-            columns=DocumentColumns(keep=("x",)),
-        )
+        index(files, model=tiny, store=store_path, columns=columns)
 
 
 @pytest.mark.parametrize("value", [float("nan"), 0.0])
@@ -333,9 +323,8 @@ def test_index_rejects_zero_and_nan_vectors(
 
     monkeypatch.setattr(Embed, "vectors", broken)
     file = write(tmp_path / "a.jsonl", ["a", "b c", "d"])
-    with pytest.raises(
-        DataError, match=r"a.jsonl:2: the model computes a zero or non-finite embedding for 'b c"
-    ):
+    message = r"a.jsonl:2: the model computes a zero or non-finite embedding for 'b c"
+    with pytest.raises(DataError, match=message):
         index([file], model=tiny, store=str(tmp_path / "store"))
 
 
@@ -391,15 +380,13 @@ def test_index_resumes_after_killed_run(
     old_store, new_store = stores
     shutil.copytree(old_store, store_path)
     arguments = [str(file), str(tiny), str(store_path), str(call)]
-    done = subprocess.run(
-        [sys.executable, "-c", KILLED, *arguments], capture_output=True, check=False
-    )
+    command = [sys.executable, "-c", KILLED, *arguments]
+    done = subprocess.run(command, capture_output=True, check=False)
     assert done.returncode == -9, done.stderr.decode()
     # The sixth call is the second tag, after all passages are written.
     assert stored_hits(str(store_path)) == stored_hits(str(old_store)) or call == 6
     index([file], model=tiny, store=str(store_path), precision="fp32")
-    for hit, expected in zip(
-        stored_hits(str(store_path)), stored_hits(str(new_store)), strict=True
-    ):
+    hits = stored_hits(str(store_path)), stored_hits(str(new_store))
+    for hit, expected in zip(*hits, strict=True):
         assert (hit.id, hit.passage, hit.text) == (expected.id, expected.passage, expected.text)
         assert hit.score == pytest.approx(expected.score, abs=1e-5)

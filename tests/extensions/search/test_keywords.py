@@ -13,11 +13,10 @@ import pytest
 from tests.extensions.search.conftest import SPEC, passage, unit
 from tests.factories import pdf
 
-from bertkit.errors import ConfigError
 from bertkit.extensions.search.index import index
 from bertkit.extensions.search.keywords import passage_keywords, query_keywords
 from bertkit.extensions.search.searcher import Searcher
-from bertkit.extensions.search.store import Store, conditions
+from bertkit.extensions.search.store import Store
 
 Opened = Callable[..., Store]
 
@@ -133,27 +132,6 @@ def test_conditions_filter_by_path_type_and_date(indexed: Searcher, tmp_path: Pa
     assert len(ids("modified>=2020-01-01")) == 5
     assert ids(f"modified>={today.replace(year=today.year + 2, day=1)}") == set()
     assert ids("modified<2020-01-01T12:00:00") == set()
-
-
-@pytest.mark.parametrize(
-    ("condition", "message"),
-    [
-        ("score>=0.4", "score depends on the query; use .?.?min.score"),
-        ("sentence=a", "sentence depends on the query; use text"),
-        ("source>a", "source contains text, which > cannot compare; use = or !="),
-        ("modified=a", "modified must be a number, got 'a'"),
-        ("modified>=2020-13-01", "modified must be a number"),
-        ("sufix=.md", "field 'sufix' not found in this store; did you mean 'suffix'"),
-    ],
-)
-def test_conditions_rejects_invalid_condition(condition: str, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        conditions([condition], {})
-
-
-def test_condition_prefers_kept_column_to_stored_field() -> None:
-    (condition,) = conditions(["source>=2"], {"source": "number"})
-    assert condition.value == 2.0
 
 
 # ---- Positions

@@ -14,19 +14,17 @@ import pytest
 from tests.extensions.search.conftest import SPEC, passage, unit
 
 from bertkit.errors import SearchError
+from bertkit.extensions.search import lance
+from bertkit.extensions.search.lance import TABLE, LanceStore
 
 
 def make_store(store_path: Path) -> None:
-    from bertkit.extensions.search.lance import LanceStore
-
     store = LanceStore.open(str(store_path), SPEC)
     store.replace([passage("a", "first"), passage("b", "second")], np.stack([unit(1, 0, 0, 0)] * 2))
     store.finish()
 
 
 def test_search_returns_only_finished_runs(tmp_path: Path) -> None:
-    from bertkit.extensions.search.lance import LanceStore
-
     store_path = str(tmp_path / "store")
     writer = LanceStore.open(store_path, SPEC)
     writer.replace([passage("a", "first")], unit(1, 0, 0, 0)[None])
@@ -50,33 +48,28 @@ def test_search_returns_only_finished_runs(tmp_path: Path) -> None:
 def test_cached_search_matches_search_on_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from bertkit.extensions.search import lance
-
     rng = np.random.default_rng(0)
-    store = lance.LanceStore.open(str(tmp_path / "store"), SPEC)
+    store = LanceStore.open(str(tmp_path / "store"), SPEC)
     # The last of several versions changes documents of the first version.
     for start in range(0, 300, 100):
         passages = [passage(f"d{i % 250}", f"text {i}") for i in range(start, start + 100)]
         store.replace(passages, np.stack([unit(*rng.standard_normal(4)) for _ in passages]))
     store.finish()
     queries = [unit(*rng.standard_normal(4)) for _ in range(5)]
-    in_memory = lance.LanceStore.open(str(tmp_path / "store"), None)
+    in_memory = LanceStore.open(str(tmp_path / "store"), None)
     assert in_memory._cached is not None
     monkeypatch.setattr(lance, "MAX_CACHED_BYTES", 0)
-    on_disk = lance.LanceStore.open(str(tmp_path / "store"), None)
+    on_disk = LanceStore.open(str(tmp_path / "store"), None)
     assert on_disk._cached is None
     for vector in queries:
         cached_hits, disk_hits = (s.by_vector(vector, 7) for s in (in_memory, on_disk))
         assert [h.text for h in cached_hits] == [h.text for h in disk_hits]
-        assert [h.score for h in cached_hits] == pytest.approx(
-            [h.score for h in disk_hits], abs=1e-6
-        )
+        scores = [h.score for h in disk_hits]
+        assert [h.score for h in cached_hits] == pytest.approx(scores, abs=1e-6)
     assert len(in_memory.by_vector(queries[0], 1000)) == len(in_memory) == 250
 
 
 def test_open_rejects_files_and_other_directories(tmp_path: Path) -> None:
-    from bertkit.extensions.search.lance import LanceStore
-
     file = tmp_path / "file"
     file.write_text("mine")
     folder = tmp_path / "folder"
@@ -85,9 +78,7 @@ def test_open_rejects_files_and_other_directories(tmp_path: Path) -> None:
     for create in (None, SPEC):
         with pytest.raises(SearchError, match="file: expected a directory, got a file"):
             LanceStore.open(str(file), create)
-    with pytest.raises(
-        SearchError, match="folder: the directory is not a store, but contains files"
-    ):
+    with pytest.raises(SearchError, match="folder: the directory is not a store, but contains"):
         LanceStore.open(str(folder), SPEC)
     with pytest.raises(SearchError, match="folder: not a store"):
         LanceStore.open(str(folder), None)
@@ -95,8 +86,6 @@ def test_open_rejects_files_and_other_directories(tmp_path: Path) -> None:
 
 
 def test_open_removes_partial_file_of_killed_run(tmp_path: Path) -> None:
-    from bertkit.extensions.search.lance import LanceStore
-
     store_path = tmp_path / "store"
     store_path.mkdir()
     (store_path / ".bertkit.json.partial-999999999").write_text("{")
@@ -105,8 +94,6 @@ def test_open_removes_partial_file_of_killed_run(tmp_path: Path) -> None:
 
 
 def test_unfinished_store_is_recreated_with_other_settings(tmp_path: Path) -> None:
-    from bertkit.extensions.search.lance import LanceStore
-
     store_path = str(tmp_path / "store")
     first = LanceStore.open(store_path, SPEC)
     first.replace([passage("a", "b")], unit(1, 0, 0, 0)[None])
@@ -124,8 +111,6 @@ def test_unfinished_store_is_recreated_with_other_settings(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("lost", ["data", "_versions"])
 def test_store_without_files_raises_search_error(lost: str, tmp_path: Path) -> None:
-    from bertkit.extensions.search.lance import TABLE, LanceStore
-
     store_path = tmp_path / "store"
     make_store(store_path)
     shutil.rmtree(store_path / f"{TABLE}.lance" / lost)
@@ -134,8 +119,6 @@ def test_store_without_files_raises_search_error(lost: str, tmp_path: Path) -> N
 
 
 def test_store_with_truncated_files_raises_search_error(tmp_path: Path) -> None:
-    from bertkit.extensions.search.lance import TABLE, LanceStore
-
     store_path = tmp_path / "store"
     make_store(store_path)
     for file in (store_path / f"{TABLE}.lance" / "data").rglob("*"):
@@ -147,8 +130,6 @@ def test_store_with_truncated_files_raises_search_error(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("column", ["end", "vector", "words"])
 def test_store_without_column_raises_search_error(column: str, tmp_path: Path) -> None:
-    from bertkit.extensions.search.lance import LanceStore
-
     store_path = tmp_path / "store"
     make_store(store_path)
     store = LanceStore.open(str(store_path), SPEC)
@@ -161,21 +142,15 @@ def test_store_without_column_raises_search_error(column: str, tmp_path: Path) -
         store.by_vector(unit(1, 0, 0, 0), 1)
         store.by_words("wing", 1)
 
-    with pytest.raises(
-        SearchError, match=r"store: (cannot read or write the store|expected embeddings)"
-    ):
+    with pytest.raises(SearchError, match=r"store: (cannot read or write|expected embeddings)"):
         search()
 
 
 def test_open_rejects_second_writer(tmp_path: Path) -> None:
-    from bertkit.extensions.search.lance import LanceStore
-
     store_path = str(tmp_path / "store")
     make_store(Path(store_path))
     writer = LanceStore.open(store_path, SPEC)
-    with pytest.raises(
-        SearchError, match="store: another `bertkit index` is writing to the store; wait"
-    ):
+    with pytest.raises(SearchError, match="store: another `bertkit index` is writing to the st"):
         LanceStore.open(store_path, SPEC)
     # Searches do not wait for the writer.
     assert len(LanceStore.open(store_path, None)) == 2
@@ -184,8 +159,6 @@ def test_open_rejects_second_writer(tmp_path: Path) -> None:
 
 
 def test_reader_uses_new_version_after_cleanup(tmp_path: Path) -> None:
-    from bertkit.extensions.search.lance import LanceStore
-
     store_path = str(tmp_path / "store")
     make_store(Path(store_path))
     readers = [LanceStore.open(store_path, None) for _ in range(2)]
@@ -206,9 +179,7 @@ def test_reader_uses_new_version_after_cleanup(tmp_path: Path) -> None:
 def test_unfinished_run_is_completed_after_weeks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from bertkit.extensions.search import lance
-
-    store = lance.LanceStore.open(str(tmp_path / "store"), SPEC)
+    store = LanceStore.open(str(tmp_path / "store"), SPEC)
     store.replace([passage("a", "a")], unit(1, 0, 0, 0)[None])
     store.finish()
     for id in "bc":
@@ -217,7 +188,7 @@ def test_unfinished_run_is_completed_after_weeks(
     store.close()
     time.sleep(1.1)
     monkeypatch.setattr(lance, "WEEK", timedelta(seconds=1))
-    again = lance.LanceStore.open(str(tmp_path / "store"), SPEC)
+    again = LanceStore.open(str(tmp_path / "store"), SPEC)
     again.finish()
     again.close()
-    assert len(lance.LanceStore.open(str(tmp_path / "store"), None)) == 3
+    assert len(LanceStore.open(str(tmp_path / "store"), None)) == 3

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from qdrant_client import QdrantClient, models
 from tests.extensions.search.conftest import SPEC, passage
 
 from bertkit.errors import ConfigError, SearchError
+from bertkit.extensions.search.qdrant import QdrantStore
 from bertkit.extensions.search.stores import open_store
-
-
-def test_open_store_reports_unreachable_server() -> None:
-    with pytest.raises(
-        SearchError, match=r"http://127.0.0.1:1/docs: the Qdrant server cannot be reached"
-    ):
-        open_store("http://127.0.0.1:1/docs")
 
 
 @pytest.mark.parametrize("address", ["http://localhost:6333", "http://localhost:6333/a/b"])
@@ -25,32 +20,25 @@ def test_open_store_rejects_address_without_collection(address: str) -> None:
 
 @pytest.mark.filterwarnings("ignore:Api key is used with an insecure connection")
 def test_errors_contain_no_password_or_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(
-        SearchError, match=r"^http://127\.0\.0\.1:1/docs: the Qdrant server cannot be reached"
-    ):
+    unreachable = r"^http://127\.0\.0\.1:1/docs: the Qdrant server cannot be reached"
+    with pytest.raises(SearchError, match=unreachable):
         open_store("http://user:passw0rd@127.0.0.1:1/docs")
     with pytest.raises(SearchError, match="not a valid address"):
         open_store("http://[::1/docs")
     # Files that contain a key end with a newline.
     monkeypatch.setenv("QDRANT_API_KEY", "s3cret\n")
-    with pytest.raises(SearchError, match="the Qdrant server cannot be reached") as error:
+    with pytest.raises(SearchError, match=unreachable) as error:
         open_store("http://127.0.0.1:1/docs")
     assert "s3cret" not in str(error.value)
     assert "header" not in str(error.value)
     monkeypatch.setenv("QDRANT_API_KEY", "s3cr\u00e9t")
-    with pytest.raises(
-        ConfigError, match=r"^QDRANT_API_KEY: the key contains a character"
-    ) as key_error:
+    with pytest.raises(ConfigError, match=r"^QDRANT_API_KEY: the key contains a char") as caught:
         open_store("http://127.0.0.1:1/docs")
-    assert "s3cr" not in str(key_error.value)
+    assert "s3cr" not in str(caught.value)
 
 
 @pytest.mark.filterwarnings("ignore:Payload indexes have no effect in the local Qdrant")
 def test_document_written_twice_by_killed_run_is_replaced() -> None:
-    from qdrant_client import QdrantClient
-
-    from bertkit.extensions.search.qdrant import QdrantStore
-
     store = QdrantStore.open("http://localhost:6333/docs", SPEC, QdrantClient(":memory:"))
     vectors = np.eye(4, dtype=np.float32)[:1]
     store.replace([passage("a", "old text")], vectors)
@@ -65,10 +53,6 @@ def test_document_written_twice_by_killed_run_is_replaced() -> None:
 
 
 def test_open_rejects_collection_created_by_other_clients() -> None:
-    from qdrant_client import QdrantClient, models
-
-    from bertkit.extensions.search.qdrant import QdrantStore
-
     client = QdrantClient(":memory:")
     vectors = models.VectorParams(size=4, distance=models.Distance.DOT)
     client.create_collection("theirs", vectors_config=vectors)

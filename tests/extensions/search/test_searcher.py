@@ -5,7 +5,9 @@ from __future__ import annotations
 import copy
 import json
 import shutil
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -216,13 +218,16 @@ def table(tmp_path: Path) -> Path:
     return path
 
 
+def reference(model: Path) -> Any:
+    """Load a model with sentence-transformers."""
+    library = pytest.importorskip("sentence_transformers", reason="pip install 'bertkit[dev]'")
+    return library.SentenceTransformer(str(model), device="cpu")
+
+
 def test_prompts_match_sentence_transformers(
     asymmetric: Path, table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    sentence_transformers = pytest.importorskip(
-        "sentence_transformers", reason="pip install 'bertkit[dev]'"
-    )
-    st_model = sentence_transformers.SentenceTransformer(str(asymmetric), device="cpu")
+    st_model = reference(asymmetric)
     query = "a hot drink"
     expected = st_model.encode_document(list(TEXTS.values())) @ st_model.encode_query(query)
     bare = st_model.encode(list(TEXTS.values())) @ st_model.encode(query)
@@ -234,18 +239,12 @@ def test_prompts_match_sentence_transformers(
     assert "prompt: 'query: '" in capsys.readouterr().err
     np.testing.assert_allclose([scores[id] for id in TEXTS], expected, atol=1e-6)
     assert abs(expected - bare).max() > 1e-2
-    with pytest.raises(
-        SearchError, match=r"the store was made with query_prompt='query: ', not ''"
-    ):
-        index([table], model=asymmetric, store=store_path, query_prompt="")
-    with pytest.raises(
-        SearchError, match=r"the store was made with prompt='passage: ', not 'text: '"
-    ):
-        index([table], model=asymmetric, store=store_path, prompt="text: ")
-    again = index(
-        [table], model=asymmetric, store=store_path, prompt="document", query_prompt="query"
-    )
-    assert again["unchanged"] == len(TEXTS)
+    again = partial(index, [table], model=asymmetric, store=store_path)
+    with pytest.raises(SearchError, match="made with query_prompt='query: ', not ''"):
+        again(query_prompt="")
+    with pytest.raises(SearchError, match="made with prompt='passage: ', not 'text: '"):
+        again(prompt="text: ")
+    assert again(prompt="document", query_prompt="query")["unchanged"] == len(TEXTS)
 
 
 def test_search_uses_prompts_of_store(
@@ -281,10 +280,7 @@ def test_search_uses_similarity_function_of_model(
     (folder / "modules.json").write_text(json.dumps(parts[:2]))
     settings = folder / "config_sentence_transformers.json"
     settings.write_text(json.dumps({"similarity_fn_name": "dot"}))
-    sentence_transformers = pytest.importorskip(
-        "sentence_transformers", reason="pip install 'bertkit[dev]'"
-    )
-    st_model = sentence_transformers.SentenceTransformer(str(folder), device="cpu")
+    st_model = reference(folder)
     vectors = st_model.encode(list(TEXTS.values()))
     expected = st_model.similarity(st_model.encode("pets"), vectors)[0]
     store_path = str(tmp_path / "store")
@@ -303,14 +299,9 @@ def test_index_rejects_prompt_longer_than_passages(
     minilm: Path, table: Path, tmp_path: Path
 ) -> None:
     store_path = str(tmp_path / "store")
+    prompt = "one two three four five six: "
     with pytest.raises(ConfigError, match="length = 16 is too short, because the prompt"):
-        index(
-            [table],
-            model=minilm,
-            store=store_path,
-            length=16,
-            prompt="one two three four five six: ",
-        )
+        index([table], model=minilm, store=store_path, length=16, prompt=prompt)
     assert not Path(store_path).exists()
 
 

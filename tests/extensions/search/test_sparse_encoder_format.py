@@ -160,8 +160,7 @@ def test_other_uses_are_rejected(folder: Path, tmp_path: Path, capsys: Captured)
         open_format(folder).load_embedder(LoadSettings())
     (tmp_path / "a.txt").write_text("a b")
     store = str(tmp_path / "store")
-    assert (
-        cli.run(["index", str(tmp_path / "a.txt"), "--model", str(folder), "--store", store]) == 2
-    )
+    command = ["index", str(tmp_path / "a.txt"), "--model", str(folder), "--store", store]
+    assert cli.run(command) == 2
     assert "got a SPLADE model; use" in capsys.readouterr().err
     assert bertkit.load(folder).pooling is None

@@ -151,9 +151,15 @@ def test_open_raises_if_store_does_not_exist(opened: Opened) -> None:
     ("text", "message"),
     [
         ("yaer>1", "where: field 'yaer' not found in this store; did you mean 'year'"),
+        ("sufix=.md", "field 'sufix' not found in this store; did you mean 'suffix'"),
         ("year", "where: cannot parse 'year'; use FIELD=VALUE"),
         ("year=new", "where: year must be a number, got 'new'"),
         ("the author<B", "where: the author contains text, which < cannot compare"),
+        ("source>a", "source contains text, which > cannot compare; use = or !="),
+        ("score>=0.4", "score depends on the query; use .?.?min.score"),
+        ("sentence=a", "sentence depends on the query; use text"),
+        ("modified=a", "modified must be a number, got 'a'"),
+        ("modified>=2020-13-01", "modified must be a number"),
     ],
 )
 def test_conditions_rejects_invalid_conditions(text: str, message: str) -> None:
@@ -165,6 +171,11 @@ def test_condition_value_may_contain_operators() -> None:
     assert conditions(["the author = a=b>c "], SPEC.fields) == [
         Condition("the author", "=", "a=b>c")
     ]
+
+
+def test_condition_prefers_kept_column_to_stored_field() -> None:
+    (condition,) = conditions(["source>=2"], {"source": "number"})
+    assert condition.value == 2.0
 
 
 def test_read_spec_rejects_other_fields_and_versions() -> None:
