@@ -45,10 +45,8 @@ def read_cases(name: str) -> list[tuple[Case, Any]]:
     return list(zip(CASES[name], results, strict=True))
 
 
-def parametrize(name: str) -> pytest.MarkDecorator:
-    """Return a decorator that runs a test for each call of a golden file."""
-    return pytest.mark.parametrize(
-        ("case", "expected"),
-        read_cases(name),
-        ids=[f"{case.pipeline}-{number}" for number, case in enumerate(CASES[name])],
-    )
+def parametrize(*names: str) -> pytest.MarkDecorator:
+    """Return a decorator that runs a test for each call of the golden files."""
+    rows = [row for name in names for row in read_cases(name)]
+    ids = [f"{name}-{number}" for name in names for number in range(len(CASES[name]))]
+    return pytest.mark.parametrize(("case", "expected"), rows, ids=ids)

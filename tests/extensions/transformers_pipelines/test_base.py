@@ -1,4 +1,4 @@
-"""Inputs, models, and options of all pipelines are checked."""
+"""Results of all pipelines equal transformers 4.57; inputs, models, and options are checked."""
 
 from __future__ import annotations
 
@@ -6,14 +6,31 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.extensions.transformers_pipelines.cases import LONG, PAIR, TEXT
-from tests.extensions.transformers_pipelines.golden_files import difference
+from tests.extensions.transformers_pipelines.cases import CASES, LONG, PAIR, TEXT, Case
+from tests.extensions.transformers_pipelines.golden_files import (
+    call,
+    difference,
+    parametrize,
+    read_cases,
+)
 
 import bertkit
 from bertkit.errors import CheckpointError, ConfigError, DataError
 from bertkit.extensions.serving.generated import pipeline_routes
 from bertkit.extensions.transformers_pipelines.base import TransformersPipeline
 from bertkit.pipelines import PIPELINES
+
+
+# `test_feature_extraction.py` and the tests of zero-shot classification compare the others.
+@parametrize(*(name for name in CASES if name not in ("feature_extraction", "zero_shot")))
+def test_results_match_transformers(case: Case, expected: Any, models: Path) -> None:
+    assert not difference(call(case, models), expected)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_results_of_other_weights_differ(name: str, perturbed: Path) -> None:
+    case, expected = read_cases(name)[0]
+    assert difference(call(case, perturbed), expected)
 
 
 @pytest.mark.parametrize(

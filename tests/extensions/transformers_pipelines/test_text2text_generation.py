@@ -1,4 +1,4 @@
-"""Generated texts equal transformers 4.57."""
+"""Prefixes, lengths, sampling, and arguments of text generation."""
 
 from __future__ import annotations
 
@@ -6,13 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.extensions.transformers_pipelines.cases import LONG, LOWER, Case
-from tests.extensions.transformers_pipelines.golden_files import (
-    call,
-    difference,
-    parametrize,
-    read_cases,
-)
+from tests.extensions.transformers_pipelines.cases import LONG, LOWER
 from tests.extensions.transformers_pipelines.models import byte_tokenizer
 from tests.factories import tiny_model
 
@@ -20,16 +14,6 @@ import bertkit
 from bertkit.checkpoint.directory import save
 from bertkit.errors import CheckpointError, ConfigError, DataError
 from bertkit.families import FAMILIES
-
-
-@parametrize("text2text_generation")
-def test_results_match_transformers(case: Case, expected: Any, models: Path) -> None:
-    assert not difference(call(case, models), expected)
-
-
-def test_results_of_other_weights_differ(perturbed: Path) -> None:
-    case, expected = read_cases("text2text_generation")[0]
-    assert difference(call(case, perturbed), expected)
 
 
 def test_languages_select_the_prefix(models: Path) -> None:
@@ -97,7 +81,5 @@ def test_causal_model_is_rejected(tmp_path: Path) -> None:
     tokenizer = byte_tokenizer()
     model = tiny_model(tokenizer, "lm", family=FAMILIES["gpt2"])
     save(tmp_path / "gpt2", model, tokenizer, FAMILIES["gpt2"])
-    with pytest.raises(
-        CheckpointError, match="requires an encoder-decoder model; use T5, BART, or"
-    ):
+    with pytest.raises(CheckpointError, match="requires an encoder-decoder model; use T5, BART"):
         bertkit.pipeline("summarization", tmp_path / "gpt2")
