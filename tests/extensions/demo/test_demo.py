@@ -87,13 +87,10 @@ def test_demo_rejects_text_of_one_source(small: None, tmp_path: Path) -> None:
 
 
 def test_train_and_dev_passages_are_disjoint(small: None) -> None:
-    collected = [
-        (
-            source,
-            " ".join(f"The {source} number {i} is a sentence of enough words." for i in range(60)),
-        )
-        for source in ("first", "second")
-    ]
+    collected = []
+    for source in ("first", "second"):
+        rows = [f"The {source} number {i} is a sentence of enough words." for i in range(60)]
+        collected.append((source, " ".join(rows)))
     train, dev = recipe._labeled_passages(collected)
     assert len(train) == len(dev) == 16
     assert not {e.text for e in train} & {e.text for e in dev}

@@ -28,9 +28,8 @@ NLI = ("contradiction", "neutral", "entailment")
 
 def write_model(folder: Path, labels: tuple[str, ...] = NLI, **settings: Any) -> Path:
     tokenizer = tiny_tokenizer(WORDS)
-    return tiny_folder(
-        folder, tokenizer, "classify", labels=labels, spread=0.3, task="classify", **settings
-    )
+    settings |= {"labels": labels, "spread": 0.3, "task": "classify"}
+    return tiny_folder(folder, tokenizer, "classify", **settings)
 
 
 @pytest.fixture(scope="module")
@@ -142,12 +141,8 @@ def test_embedding_model_predicts_topics(minilm: Path) -> None:
 
 def test_embeddings_classify_news(minilm: Path, data_folder: Path) -> None:
     """AG News without training: far above the 25 % of guessing."""
-    topics = {
-        "World": "world",
-        "Sports": "sports",
-        "Business": "business",
-        "Sci/Tech": "technology",
-    }
+    topics = {"World": "world", "Sports": "sports", "Business": "business"}
+    topics["Sci/Tech"] = "technology"
     lines = (data_folder / "ag_news" / "dev.tsv").read_text(encoding="utf-8").splitlines()[:200]
     rows = [line.rsplit("\t", 1) for line in lines]
     classify = bertkit.pipeline("zero-shot-classification", minilm)

@@ -31,11 +31,10 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def is_close(actual: list[TaggedEntity], expected: list[TaggedEntity], shift: int = 0) -> bool:
-    found = [(e.start, e.end, e.type) for e in actual]
-    scores = [e.score for e in expected]
-    return found == [(e.start + shift, e.end + shift, e.type) for e in expected] and [
-        e.score for e in actual
-    ] == pytest.approx(scores, abs=1e-5)
+    spans = [(e.start + shift, e.end + shift, e.type) for e in expected]
+    scores = pytest.approx([e.score for e in expected], abs=1e-5)
+    found = [(e.start, e.end, e.type) for e in actual], [e.score for e in actual]
+    return bool(found == (spans, scores))
 
 
 def test_text_alone_equals_text_in_batch(folders: Path) -> None:
@@ -74,10 +73,8 @@ def test_entities_have_no_conflicts(flat: bool, multi_label: bool, folders: Path
 def test_long_text_is_split_truncated_or_rejected(name: str, folders: Path) -> None:
     text, labels = LONG * 3, LABELS
     find = bertkit.pipeline("zero-shot-entities", folders / name)
-    windows, (cut,) = (
-        find(text, labels, **LOW),
-        find.prepare([text], labels=labels, long="truncate"),
-    )
+    windows = find(text, labels, **LOW)
+    (cut,) = find.prepare([text], labels=labels, long="truncate")
     assert cut.truncated
     assert len(cut.features) == 1
     first = find(text, labels, long="truncate", **LOW)
@@ -136,14 +133,11 @@ def test_other_types_than_texts_are_rejected(folders: Path) -> None:
 
 
 def test_bf16_is_close_to_fp32(folders: Path) -> None:
-    scores = [
-        {
-            (e.start, e.end, e.type): e.score
-            for e in find(TEXTS[0], LABELS, threshold=0.01, flat=False)
-        }
-        for precision in ("fp32", "bf16")
-        for find in [bertkit.pipeline("zero-shot-entities", folders / "words", precision=precision)]
-    ]
+    scores: list[dict[Any, float]] = []
+    for precision in ("fp32", "bf16"):
+        find = bertkit.pipeline("zero-shot-entities", folders / "words", precision=precision)
+        entities = find(TEXTS[0], LABELS, threshold=0.01, flat=False)
+        scores.append({(e.start, e.end, e.type): e.score for e in entities})
     common = scores[0].keys() & scores[1].keys()
     assert len(common) > 10
     assert all(abs(scores[0][span] - scores[1][span]) < 0.1 for span in common)
@@ -160,10 +154,7 @@ def test_bf16_is_close_to_fp32(folders: Path) -> None:
         ({"labels": ["a"], "threshold": 1.5}, "threshold"),
         ({"labels": ["a"], "threshold": 0.0}, "threshold"),
         ({"labels": ["a"], "long": "cut"}, "long"),
-        (
-            {"labels": [f"long label {i}" for i in range(99)]},
-            "the labels have [0-9]+ tokens, .* is 400",
-        ),
+        ({"labels": [f"long label {i}" for i in range(99)]}, "the labels have .*, .* is 400"),
     ],
 )
 def test_invalid_options_are_rejected(options: dict[str, Any], message: str, folders: Path) -> None:

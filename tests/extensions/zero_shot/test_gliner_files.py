@@ -19,15 +19,12 @@ from bertkit.extensions.zero_shot.gliner_files import load_gliner
 
 @pytest.mark.parametrize("variant", ["spans", "spans without LSTM"])
 def test_pytorch_file_gives_the_same_predictions(variant: str, tmp_path: Path) -> None:
-    folders = [
-        write_gliner(tmp_path / "safetensors", variant),
-        write_gliner(tmp_path / "bin", variant, pytorch=True),
-    ]
-    assert not (folders[1] / "model.safetensors").exists()
-    answers = [
-        bertkit.pipeline("zero-shot-entities", folder)(TEXTS, LABELS, threshold=0.3)
-        for folder in folders
-    ]
+    answers = []
+    for pytorch in (False, True):
+        folder = write_gliner(tmp_path / str(pytorch), variant, pytorch=pytorch)
+        assert (folder / "model.safetensors").exists() != pytorch
+        find = bertkit.pipeline("zero-shot-entities", folder)
+        answers.append(find(TEXTS, LABELS, threshold=0.3))
     assert answers[0] == answers[1]
     assert any(answers[0])
 
