@@ -224,8 +224,10 @@ class RequestContext:
         else:
             reading = asyncio.get_running_loop().run_in_executor(READERS, parts)
             # If the client disconnects, the thread continues, so release the memory only when it
-            # finishes. If nobody retrieved its exception, asyncio would log the exception's text.
-            reading.add_done_callback(lambda done: (done.exception(), self.budget.read(reserved)))
+            # finishes.
+            reading.add_done_callback(lambda _: self.budget.read(reserved))
+            # If nobody retrieved its exception, asyncio would log the exception's text.
+            reading.add_done_callback(lambda done: done.exception())
             try:
                 results = await asyncio.shield(reading)
             finally:
