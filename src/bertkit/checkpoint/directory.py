@@ -24,7 +24,7 @@ from bertkit.checkpoint.config_json import (
     length_of,
     read_config,
 )
-from bertkit.checkpoint.formats import FORMATS, open_format
+from bertkit.checkpoint.formats import FORMATS, ModelFormat, open_format
 from bertkit.checkpoint.hub import PICKLES, has_weights, resolve
 from bertkit.checkpoint.pooling_files import read_object, read_pooling, write_pooling
 from bertkit.checkpoint.run_directory import warn_unfinished
@@ -85,6 +85,8 @@ class Loaded:
     """Settings of text generation, if the model has a language modeling head."""
     base: Path | None = None
     """Directory of the base model, if an adapter was loaded."""
+    format: ModelFormat | None = None
+    """Format of the directory, if it specifies computations that only this format supports."""
 
     def __repr__(self) -> str:
         config, heads = self.model.config, ", ".join(self.model.heads)
@@ -104,6 +106,10 @@ class Loaded:
 
         Args:
             folder: Output directory.
+
+        Raises:
+            CheckpointError: If the model has parts that bertkit cannot save, such as those of
+                SPLADE and GLiNER.
         """
         resave(self, self.model, Path(folder))
 
@@ -191,6 +197,8 @@ class Stored:
     """Family of the model. Default: the family of the `model_type` in the settings."""
     build: Callable[[Any], Encoder] | None = None
     """Function that builds the encoder. Default: the encoder that the configuration describes."""
+    format: ModelFormat | None = None
+    """Format of the directory, if it specifies computations that only this format supports."""
 
     def file(self, name: str) -> Path:
         """Return the path of a file in the directory, or of the single file with all parts."""
@@ -299,6 +307,7 @@ def load(
         length=min(config.max_positions, length or config.max_positions),
         generation=_read_generation(stored.folder, settings, model) if "lm" in requested else None,
         base=None if adapter is None else adapter.base,
+        format=stored.format,
     )
 
 
@@ -494,7 +503,12 @@ def resave(
         out: Output directory.
         tokenizer: Tokenizer to save. Default: the tokenizer of the original model.
         length: Maximum number of tokens. Default: the maximum of the original model.
+
+    Raises:
+        CheckpointError: If the original model has parts that are not saved.
     """
+    if loaded.format is not None:
+        raise loaded.format.mismatch("a model that bertkit can save", "copy its directory")
     settings = {name: loaded.settings[name] for name in TASK_SETTINGS if name in loaded.settings}
     task = loaded.settings.get("bertkit", {}).get("task")
     if task is not None:

@@ -90,7 +90,7 @@ def open_format(model: Any, revision: str | None = None) -> ModelFormat:
         CheckpointError: If the model does not exist, or its format is unknown.
     """
     if not isinstance(model, str | Path) and hasattr(model, "folder"):
-        loaded: ModelFormat = FORMATS["transformer"](model.folder, model)
+        loaded: ModelFormat = model.format or FORMATS["transformer"](model.folder, model)
         return loaded
     path = resolve(model, revision)
     name = format_of(path)

@@ -34,6 +34,7 @@ class Embed(ModelPipeline):
         normalize: Whether to normalize embeddings to length 1. Default: the setting of the model.
 
     Raises:
+        CheckpointError: If the model has no dense embeddings.
         ConfigError: If the pooling is unknown.
     """
 
@@ -48,6 +49,8 @@ class Embed(ModelPipeline):
         normalize: bool | None = None,
     ) -> None:
         super().__init__(loaded, engine)
+        if loaded.format is not None:
+            raise loaded.format.mismatch("a model of dense embeddings")
         settings = loaded.pooling or Pooling()
         if normalize is not None:
             settings = replace(settings, normalize=normalize)

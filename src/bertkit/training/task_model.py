@@ -117,7 +117,7 @@ def _with_heads(loaded: Loaded, makers: Mapping[str, HeadMaker], task: Task[Any,
     if task.head in loaded.model.heads and (not labels or labels == tuple(loaded.labels)):
         return replace(loaded, model=copy.deepcopy(loaded.model))
     with TemporaryDirectory() as folder:
-        resave(loaded, loaded.model, Path(folder))
+        resave(replace(loaded, format=None), loaded.model, Path(folder))
         again = load(folder, heads=makers, labels=labels)
     if isinstance(encoder := again.model.encoder, FeatureEncoder):
         # The features refer to files, which for the new model are in the temporary directory.

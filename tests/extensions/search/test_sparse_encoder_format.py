@@ -156,11 +156,23 @@ def test_server_without_splade_model_has_no_sparse_route(tmp_path: Path, server:
 
 
 def test_other_uses_are_rejected(folder: Path, tmp_path: Path, capsys: Captured) -> None:
-    with pytest.raises(CheckpointError, match="expected a model of dense embeddings, got a SPLADE"):
-        open_format(folder).load_embedder(LoadSettings())
+    loaded = bertkit.load(folder)
+    for use in (
+        lambda: open_format(folder).load_embedder(LoadSettings()),
+        lambda: bertkit.pipeline("embed", folder),
+        lambda: bertkit.embed(loaded, "a b"),
+        lambda: bertkit.pipeline("similarity", loaded),
+        lambda: loaded.save(tmp_path / "copy"),
+    ):
+        with pytest.raises(CheckpointError, match=r"expected a .*, got a SPLADE model; "):
+            use()
+    assert not (tmp_path / "copy").exists()
     (tmp_path / "a.txt").write_text("a b")
     store = str(tmp_path / "store")
     command = ["index", str(tmp_path / "a.txt"), "--model", str(folder), "--store", store]
     assert cli.run(command) == 2
     assert "got a SPLADE model; use" in capsys.readouterr().err
-    assert bertkit.load(folder).pooling is None
+    model, texts, out = str(folder), str(tmp_path / "a.txt"), str(tmp_path / "out")
+    for command in (["export", model, "--out", out], ["export", "tune", model, texts]):
+        assert cli.run(command) == 2
+        assert "got a SPLADE model; use" in capsys.readouterr().err

@@ -87,9 +87,17 @@ def test_encoder_loads_without_the_head(folder: Path) -> None:
         bertkit.pipeline("zero-shot-entities", loaded)
 
 
-def test_other_uses_are_rejected(folder: Path) -> None:
-    opened = open_format(folder)
-    with pytest.raises(CheckpointError, match="a text embedding model, got a GLiNER model"):
-        opened.load_embedder(LoadSettings())
-    with pytest.raises(CheckpointError, match="expected a fine-tuned model"):
-        opened.load_task(LoadSettings())
+def test_other_uses_are_rejected(folder: Path, tmp_path: Path) -> None:
+    opened, loaded = open_format(folder), bertkit.load(folder)
+    for use in (
+        lambda: opened.load_embedder(LoadSettings()),
+        lambda: opened.load_task(LoadSettings()),
+        lambda: bertkit.pipeline("embed", folder),
+        lambda: bertkit.embed(loaded, "a b"),
+        lambda: bertkit.pipeline("similarity", loaded),
+        lambda: bertkit.export(loaded, out=tmp_path / "out"),
+        lambda: loaded.save(tmp_path / "copy"),
+    ):
+        with pytest.raises(CheckpointError, match=r"expected a .*, got a GLiNER model; "):
+            use()
+    assert not [*tmp_path.iterdir()]

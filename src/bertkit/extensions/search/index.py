@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertkit.checkpoint.directory import Loaded, load
-from bertkit.checkpoint.formats import format_of, open_format
 from bertkit.config import Count
 from bertkit.console import say
 from bertkit.data.paths import paths_of
@@ -110,9 +109,7 @@ def index(
     with Converter() as convert:
         sources, skipped = _read_all(listing, columns, convert, skip_bad=skip_bad, sync=sync)
         loaded = model if isinstance(model, Loaded) else load(model)
-        if format_of(loaded.folder) == "sparse-encoder":
-            raise open_format(loaded.folder).mismatch("a model of dense embeddings")
-        if loaded.pooling is None:
+        if loaded.pooling is None and loaded.format is None:
             say(
                 f"warning: {loaded.folder} is not an embedding model, so embeddings are the means "
                 "of its token states; searches find more with an embedding model"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from bertkit.checkpoint.directory import Stored
@@ -22,7 +23,7 @@ class GlinerFormat(ModelFormat):
     )
 
     def stored(self) -> Stored:
-        return stored_gliner(self.path)
+        return replace(stored_gliner(self.path), format=self)
 
     def load_pipelines(self, settings: LoadSettings) -> SupportedPipelines:
         pipeline = ZeroShotEntities.open(
