@@ -17,7 +17,7 @@ from torch import Tensor
 from bertkit.checkpoint.formats import format_of
 from bertkit.checkpoint.hub import resolve
 from bertkit.checkpoint.pooling_files import read_object
-from bertkit.checkpoint.weights import read_file, standard_names, write_tensors
+from bertkit.checkpoint.weights import read_tensors, standard_names, write_tensors
 from bertkit.errors import CheckpointError
 from bertkit.families import Family
 from bertkit.models.lora import adapters
@@ -26,6 +26,8 @@ from bertkit.published_keys import KeyTable
 from bertkit.storage import write_json, writing
 
 CONFIG, FILE = "adapter_config.json", "adapter_model.safetensors"
+OLDER_FILE = "adapter_model.bin"
+"""File in which peft saved adapters before version 0.5."""
 TENSOR_PREFIX = "base_model.model."
 """Prefix of all tensor names in an adapter file."""
 A, B = ".lora_A.weight", ".lora_B.weight"
@@ -228,10 +230,8 @@ def read_adapter(folder: Path) -> Adapter | None:
     alpha = settings.get("lora_alpha")
     if not isinstance(alpha, int | float) or isinstance(alpha, bool):
         raise CheckpointError(f"{path}: lora_alpha must be a number, got {alpha!r}")
-    if not (folder / FILE).exists():
-        raise CheckpointError(f"{folder}: no {FILE}; save the adapter as safetensors with peft")
     tensors = {}
-    for stored_name, tensor in read_file(folder / FILE, "download or write it again")[0].items():
+    for stored_name, tensor in read_tensors(folder, (FILE, OLDER_FILE)).items():
         # With bias = "all", peft also stores the modules that the adapter has replaced.
         if ".original_module." in stored_name:
             continue

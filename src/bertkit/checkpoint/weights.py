@@ -42,7 +42,7 @@ class LoadReport:
     """Weights in the checkpoint that the model does not use."""
 
 
-def read_tensors(folder: Path) -> dict[str, Tensor]:
+def read_tensors(folder: Path, names: Sequence[str] = (FILE, PYTORCH_FILE)) -> dict[str, Tensor]:
     """Read the weights of a model directory, from a single file or from the files of an index.
 
     PyTorch files are read only if there are no safetensors files, and `.pt` and `.pth` files only
@@ -50,6 +50,7 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
 
     Args:
         folder: The directory.
+        names: Names of the file, in the order of preference.
 
     Returns:
         The tensors, by their names in the files.
@@ -59,15 +60,16 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
             one of several `.pt` and `.pth` files.
     """
     others = sorted(file.name for kind in PYTORCH_FILES[1:] for file in folder.glob(kind))
-    for name in (FILE, PYTORCH_FILE, *others):
-        index = folder / f"{name}.index.json"
-        if (folder / name).exists() or index.exists():
+    for name in (*names, *others):
+        file, index = folder / name, folder / f"{name}.index.json"
+        if file.exists() or index.exists():
             if name in others and len(others) > 1:
                 raise CheckpointError(f"{folder}: several weights: {', '.join(others)}; keep one")
-            files = [folder / name] if (folder / name).exists() else _shards(index, name)
-            parts = (read_pytorch(f) if name != FILE else read_file(f, REMEDY)[0] for f in files)
+            files = [file] if file.exists() else _shards(index, name)
+            safe = file.suffix == ".safetensors"
+            parts = (read_file(f, REMEDY)[0] if safe else read_pytorch(f) for f in files)
             return {key: tensor for part in parts for key, tensor in part.items()}
-    raise CheckpointError(f"{folder}: no {FILE} or {PYTORCH_FILE}; pass a complete model directory")
+    raise CheckpointError(f"{folder}: no {' or '.join(names)}; pass a complete model directory")
 
 
 def read_file(path: Path, remedy: str) -> tuple[dict[str, Tensor], dict[str, str]]:
