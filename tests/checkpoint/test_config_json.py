@@ -69,7 +69,10 @@ def test_load_rejects_tensorflow_checkpoint(tmp_path: Path) -> None:
     ("changes", "message"),
     [({"model_type": None}, r"config\.json: has no model_type; add"),
      ({"bertkit": {"length": "long"}}, r"config\.json: bertkit\.length must be a number of tokens"),
-     ({"id2label": {"0": "a"}}, "id2label has 1 labels, but the classify head has 3")],
+     ({"id2label": {"0": "a"}}, "id2label has 1 labels, but the classify head has 3"),
+     ({"id2label": {"1": "a", "2": "b", "3": "c"}}, "keys of id2label must be 0, 1, 2, ..., "),
+     ({"id2label": {"0": "a", "1": "b", "5": "c"}}, r"got 0, 1, 5; fix them"),
+     ({"id2label": {"0": "a", "1": "b", "2": "a"}}, "the same name for two labels")],
 )  # fmt: skip
 def test_load_reports_file_of_invalid_setting(
     changes: dict[str, Any], message: str, folder: Path

@@ -121,14 +121,19 @@ def labels_of(
         CheckpointError: If `id2label` is invalid.
     """
     names = settings.get("id2label")
+    rows = (weights.get(name) for name in family.outputs)
+    outputs = max((len(r) if r is not None and r.ndim else 0 for r in rows), default=0)
     if not names:
-        rows = (weights.get(name) for name in family.outputs)
-        outputs = max((len(r) if r is not None and r.ndim else 0 for r in rows), default=0)
         return tuple(f"LABEL_{i}" for i in range(outputs))
     try:
-        return tuple(str(names[key]) for key in sorted(names, key=int))
+        labels = {int(key): str(names[key]) for key in sorted(names, key=int)}
     except (TypeError, ValueError):
         raise CheckpointError(f"{path}: id2label must be an object with numbers as keys") from None
+    if outputs and [*labels] != [*range(len(labels))]:
+        raise CheckpointError(
+            f"{path}: the keys of id2label must be 0, 1, 2, ..., got {', '.join(names)}; fix them"
+        )
+    return tuple(labels.values())
 
 
 def config_of(
