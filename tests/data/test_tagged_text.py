@@ -97,6 +97,8 @@ def test_read_conll_rejects_missing_columns(tmp_path: Path) -> None:
         read_conll(path, tag=-3)
     with pytest.raises(DataError, match="column -2 contains the words"):
         read_conll(path, tag=-2)
+    with pytest.raises(DataError, match="column 0 contains tags; set text_column= to the words"):
+        read_conll(write(tmp_path / "swapped.txt", "O a\nB-X b\n"))
     with pytest.raises(DataError, match=r"gone\.txt: no such file"):
         read_conll(tmp_path / "gone.txt")
     with pytest.raises(DataError, match="got a directory"):

@@ -652,7 +652,11 @@ def logits(folder: Path) -> np.ndarray[Any, Any]:
 
 @pytest.mark.parametrize("precision", ["fp32", pytest.param("bf16", marks=pytest.mark.bf16)])
 def test_lora_trains_adapters_and_keeps_the_model(
-    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, precision: Any
+    base: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    precision: Any,
 ) -> None:
     """Checkpoints contain only adapters and the head; a resumed run reaches the same weights."""
     lora = LoRA(rank=2, dropout=0.1, layers=("qkv", "up"))
@@ -667,7 +671,11 @@ def test_lora_trains_adapters_and_keeps_the_model(
             assert np.linalg.matrix_rank((after[name] - weight).numpy(), tol=1e-4) in range(1, 7)
         elif name.startswith("encoder."):
             assert torch.equal(weight, after[name]), name
-    assert abs(logits(out / "adapter") - logits(out)).max() <= 1e-5
+    for part, warns in (("", False), ("adapter", True)):
+        capsys.readouterr()
+        assert abs(logits(out / part) - logits(out)).max() <= 1e-5
+        warning = "warning: an adapter contains neither the names of labels"
+        assert (warning in capsys.readouterr().err) == warns
     assert load(out / "adapter").base == base.resolve()
 
     monkeypatch.setattr(recipe, "steps", partial(stopping, at=8))

@@ -181,7 +181,7 @@ def test_reader_rejects_unusable_files_with_line_number(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"a\.jsonl:2: no field 'entities'"):
         Tag.reader.read(path, Reading(), labeled=True)
     for name in ("text_column", "label_column"):
-        with pytest.raises(ConfigError, match=rf"^{name}: not supported for \.jsonl rows"):
+        with pytest.raises(ConfigError, match=rf"^{name}: not supported for rows"):
             Tag.reader.read(path, Reading(**{name: "0"}), labeled=True)
     with pytest.raises(DataError, match=r"b\.jsonl: no column 'text'; did you mean 'texts'"):
         Tag.reader.read(write(tmp_path / "b.jsonl", '{"texts": "a"}'), Reading(), labeled=False)
@@ -346,6 +346,14 @@ def test_words_without_tokens_have_no_target(tokenizer: Tokenizer) -> None:
 
 
 # ---- Predictions
+
+
+def test_csv_file_contains_texts(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", 'id,text\n1,Ada saw\n2,"Bob, ran"\n')
+    found, _ = Tag.reader.read(path, Reading(), labeled=False)
+    assert [example.words for example in found] == [["Ada", "saw"], ["Bob", ",", "ran"]]
+    with pytest.raises(DataError, match=r"a.csv:2: no field 'entities'"):
+        Tag.reader.read(path, Reading(), labeled=True)
 
 
 def test_words_without_tokens_have_predictions(tokenizer: Tokenizer) -> None:

@@ -18,6 +18,7 @@ from bertkit.checkpoint.formats import format_of
 from bertkit.checkpoint.hub import resolve
 from bertkit.checkpoint.pooling_files import read_object
 from bertkit.checkpoint.weights import read_tensors, standard_names, write_tensors
+from bertkit.console import say
 from bertkit.errors import CheckpointError
 from bertkit.families import Family
 from bertkit.models.lora import adapters
@@ -174,6 +175,10 @@ class Adapter:
             settings["bertkit"].pop("task", None)
         if any(name in self.tensors for name in family.outputs):
             settings.pop("id2label", None)
+            say(
+                "warning: an adapter contains neither the names of labels nor thresholds and other "
+                "options of the task; to use them, load the merged model"
+            )
         return settings
 
 

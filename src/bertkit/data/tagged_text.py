@@ -205,6 +205,8 @@ def read_conll(path: Path, *, word: int = 0, tag: int | None = None) -> list[Tag
     word_at = _column(path, word, count, "word")
     values = list(zip(*(cells for group in groups for _, cells in group), strict=True))
     tag_at = None
+    if look_like_tags(values[word_at]):
+        raise DataError(f"{path}: column {word_at} contains tags; set --text-column to the words")
     if tag is not None:
         tag_at = _column(path, tag, count, "tag")
         if tag_at == word_at:

@@ -210,8 +210,9 @@ def _source(task: str, file: Path, reading: Reading) -> Source:
     """Return the rows of a file, or its path if the task itself reads the format of the file."""
     kind = suffix(file)
     is_json = kind in (".jsonl", ".parquet") or (file == STDIN and _first(file).startswith("{"))
-    is_table = kind in (".csv", ".tsv", ".txt") or file == STDIN or reading.separator is not None
-    return try_rows(file, reading) if is_json or (is_table and task != "tag") else file
+    is_table = kind in (".tsv", ".txt") or file == STDIN or reading.separator is not None
+    is_rows = is_json or kind == ".csv" or (is_table and task != "tag")
+    return try_rows(file, reading) if is_rows else file
 
 
 def _first(file: Path) -> str:

@@ -6,6 +6,7 @@ import copy
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal, Self, cast
 
@@ -20,7 +21,8 @@ from bertkit import metrics
 from bertkit.batch import Batch
 from bertkit.config import Settings
 from bertkit.console import say
-from bertkit.data.row_readers import Source, has_records
+from bertkit.data.paths import suffix
+from bertkit.data.row_readers import Rows, Source, has_records
 from bertkit.data.tag_schemes import (
     BIOES,
     SCHEMES,
@@ -92,12 +94,18 @@ class TaggedTextReader(Reader[Example]):
     """Reader of texts with tags from columns of words or from .jsonl rows."""
 
     def read(self, source: Source, reading: Reading, *, labeled: bool) -> tuple[list[Example], str]:
-        """Read texts with spans of characters from .jsonl rows, and columns from any other file."""
+        """Read texts with spans of characters from rows, and words from columns.
+
+        The columns of a .csv file are the columns of a table. Any other file except .jsonl has one
+        word per line.
+        """
+        if isinstance(source, Path) and suffix(source) == ".csv":
+            source = Rows.read(source)
         for name, option in reading.options().items():
             if name not in ("text_column", "label_column"):
                 raise ConfigError(f"{option}: not supported by tag; remove it")
             if has_records(source):
-                raise ConfigError(f"{option}: not supported for .jsonl rows; remove it")
+                raise ConfigError(f"{option}: not supported for rows; remove it")
         text, label = reading.text_column, reading.label_column
         word = 0 if text is None else column_number("--text-column", text)
         tag = None if label is None else column_number("--label-column", label)
