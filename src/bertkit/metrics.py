@@ -147,6 +147,8 @@ def multi_label(
 ) -> dict[str, float]:
     """Compute micro F1, macro F1, and the fraction of texts whose labels are all correct.
 
+    Macro F1 is the mean F1 of all labels that are expected or predicted at least once.
+
     Args:
         predicted: The predicted labels of each text.
         actual: The expected labels of each text.

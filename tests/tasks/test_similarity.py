@@ -221,6 +221,15 @@ def test_chunked_step_has_gradients_of_complete_step(
         torch.testing.assert_close(found[1][name], grad, atol=1e-6, rtol=1e-4, msg=name)
 
 
+def test_label_column_must_be_named_if_several_names_are_known(tmp_path: Path) -> None:
+    path = tmp_path / "a.tsv"
+    path.write_text("sentence1\tsentence2\tscore\tquality\na\tb\t1\t2\n", encoding="utf-8")
+    with pytest.raises(DataError, match="the label could be 'score' or 'quality'"):
+        Similarity.reader.read(path, Reading(), labeled=True)
+    found, _ = Similarity.reader.read(path, Reading(label_column="quality"), labeled=True)
+    assert found[0].label == 2.0
+
+
 def test_single_texts_are_paired_under_different_dropout(base: Path) -> None:
     examples = [SimilarityExample((f"a {word} thing",), None, word) for word in WORDS]
     task, model, batch = ready(examples, base)

@@ -103,6 +103,20 @@ def first_column(table: Rows, names: Sequence[str], *used: str | None) -> str | 
     return next(iter(find_columns(table, names, *used)), None)
 
 
+def find_label(table: Rows, *used: str | None) -> str | None:
+    """Return the column with a known name for labels, or None. Columns in `used` are skipped.
+
+    Raises:
+        DataError: If several columns have such a name, and none is called `label`.
+    """
+    known = find_columns(table, ("label",), *used) or find_columns(table, LABELS, *used)
+    if len(known) > 1:
+        raise DataError(
+            f"{table.name}: the label could be {' or '.join(map(repr, known))}; set --label-column"
+        )
+    return next(iter(known), None)
+
+
 def missing_columns(
     table: Rows, options: Mapping[str, str], *, has_header_option: bool = True
 ) -> DataError:
@@ -227,13 +241,7 @@ def choose_columns(
     check_columns(table, text, pair, *labels, only=is_complete)
     used = [text, pair, *labels]
     if labeled and label is None:
-        known = find_columns(table, ("label",), *used) or find_columns(table, LABELS, *used)
-        if len(known) > 1:
-            raise DataError(
-                f"{table.name}: the label could be {' or '.join(map(repr, known))}; set "
-                "--label-column"
-            )
-        label = next(iter(known), None)
+        label = find_label(table, *used)
         used.append(label)
     if text is None:
         text = first_column(table, TEXTS, *used)

@@ -18,7 +18,15 @@ from bertkit import metrics
 from bertkit.batch import Batch
 from bertkit.config import Count, Positive, Settings
 from bertkit.console import say
-from bertkit.data.columns import LABELS, PAIRS, TEXTS, check_columns, first_column, missing_columns
+from bertkit.data.columns import (
+    LABELS,
+    PAIRS,
+    TEXTS,
+    check_columns,
+    find_label,
+    first_column,
+    missing_columns,
+)
 from bertkit.data.row_errors import read_each
 from bertkit.data.row_readers import Source
 from bertkit.errors import ConfigError, DataError
@@ -129,7 +137,10 @@ class SimilarityReader(Reader[SimilarityExample]):
         check_columns(table, *given, only=is_complete)
         text = reading.text_column or first_column(table, (*ANCHORS, *TEXTS), *given)
         pair = reading.pair_column or first_column(table, (*POSITIVES, *PAIRS), text, *given)
-        label = reading.label_column or first_column(table, ("label", *LABELS), text, pair)
+        label = reading.label_column
+        if labeled and label is None:
+            label = find_label(table, text, pair)
+        label = label or first_column(table, ("label", *LABELS), text, pair)
         negatives = [c for c in table.columns if c.lower().startswith(NEGATIVE)]
         if text is None:
             missing = {"--text-column": "text"}
