@@ -8,10 +8,13 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterable
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 
 import pytest
+
+from bertkit.registry import BUILTIN
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "bertkit"
@@ -36,9 +39,12 @@ def python(code: str, *options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
+distributions = cache(metadata.packages_distributions)
+
+
 def undeclared(files: Iterable[Path], declared: set[str]) -> set[str]:
     """Return packages that files import and no requirement installs."""
-    installs = metadata.packages_distributions()
+    installs = distributions()
     found = set()
     for node in (n for file in files for n in ast.walk(ast.parse(file.read_text("utf-8")))):
         match node:
@@ -56,16 +62,30 @@ def undeclared(files: Iterable[Path], declared: set[str]) -> set[str]:
     return {name for name in others if not declared & {*dashed[name]}}
 
 
+def installed_by(*extras: str) -> set[str]:
+    """Return the distributions that bertkit requires with these extras."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    optional = project["optional-dependencies"]
+    requirements = [*project["dependencies"], *(line for name in extras for line in optional[name])]
+    return {re.split(r"[^\w-]", line)[0].lower().replace("_", "-") for line in requirements}
+
+
+EXTRAS = ("generation", "classic", "serving", "search", "export", "cleaning")
+"""Extras with the name of the extension that needs them."""
+
+
+@pytest.mark.parametrize("extension", BUILTIN)
+def test_extension_imports_only_packages_of_its_extra(extension: str) -> None:
+    files = list((SOURCE / "extensions" / extension).rglob("*.py"))
+    extras = [extension] if extension in EXTRAS else []
+    assert undeclared(files, installed_by(*extras)) == set()
+    if extras:  # control
+        assert undeclared(files, installed_by())
+
+
 def test_imported_packages_are_declared() -> None:
     """Dependencies of dependencies do not count."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    extras = [
-        requirement for extra in project["optional-dependencies"].values() for requirement in extra
-    ]
-    declared = {
-        re.split(r"[^\w-]", requirement)[0].lower().replace("_", "-")
-        for requirement in [*project["dependencies"], *extras]
-    }
+    declared = installed_by(*EXTRAS, "tracking", "docs", "dev")
     folders = (SOURCE, ROOT / "tests", ROOT / "benchmarks", ROOT / "examples")
     files = [file for folder in folders for file in sorted(folder.rglob("*.py"))]
     assert undeclared(files, declared) <= ALONE
