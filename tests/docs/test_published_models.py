@@ -61,4 +61,4 @@ def test_program_runs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     exec(code_of("python.md", "py"), {})
     printed = capsys.readouterr().out.splitlines()
     assert printed[0] in ("sports", "politics")
-    assert printed[-1] == "(32,)"
+    assert printed[-1] == "(1, 32)"
