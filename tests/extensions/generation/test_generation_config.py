@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -150,17 +151,24 @@ def _name(case: dict[str, Any]) -> str:
     return ",".join(f"{key}={value}" for key, value in case.items()) or "none"
 
 
-def _expected(folder: Path, settings: dict[str, Any]) -> list[str]:
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+@cache
+def _reference(folder: Path) -> tuple[Any, Any]:
     config = json.loads((folder / "config.json").read_text())
     auto = "AutoModelForSeq2SeqLM" if config.get("is_encoder_decoder") else "AutoModelForCausalLM"
     model = getattr(transformers, auto).from_pretrained(folder).eval()
+    return transformers.AutoTokenizer.from_pretrained(folder), model
+
+
+def _expected(folder: Path, settings: dict[str, Any]) -> list[str]:
+    tokenizer, model = _reference(folder)
+    if (folder / "generation_config.json").exists():
+        model.generation_config = transformers.GenerationConfig.from_pretrained(folder)
     limit = {} if {"max_length", "max_new_tokens"} & {*settings} else {"max_new_tokens": LIMIT}
     texts = []
     for text in TEXTS:
         ids = tokenizer(text, return_tensors="pt").input_ids
         output = model.generate(input_ids=ids, attention_mask=torch.ones_like(ids), **limit)
-        start = 0 if config.get("is_encoder_decoder") else ids.shape[1]
+        start = 0 if model.config.is_encoder_decoder else ids.shape[1]
         texts.append(tokenizer.decode(output[0, start:], skip_special_tokens=True))
     return texts
 
@@ -218,7 +226,9 @@ def test_config_json_is_used_without_generation_config(folder: Path) -> None:
         found = (decoding.num_beams, decoding.length_penalty, decoding.repetition_penalty)
         assert found == (3, 0, 1.5)
         texts = [best[0].text for best in Generate(loaded)(TEXTS, {"max_tokens": LIMIT})]
+        _reference.cache_clear()
         assert texts == _expected(folder, {})
+        _reference.cache_clear()
         (folder / "generation_config.json").write_text('{"eos_token_id": 2}')
         assert bertkit.load(folder).generation.decoding.num_beams == 1
         path.write_text(json.dumps({**before, "guidance_scale": 2.0}))
