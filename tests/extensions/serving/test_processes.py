@@ -97,7 +97,8 @@ def test_server_responds_requires_its_key_and_stops(folders: Path, tmp_path: Pat
 @pytest.mark.parametrize(
     ("number", "workers"),
     [
-        *((number, workers) for number in (signal.SIGTERM, signal.SIGINT) for workers in (1, 2)),
+        *((number, 1) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)),
+        *((number, 2) for number in (signal.SIGTERM, signal.SIGINT)),
         pytest.param(signal.SIGHUP, 2, marks=pytest.mark.slow),
     ],
 )
