@@ -102,6 +102,29 @@ def test_saved_pair_classifier_has_the_same_probabilities(
     assert (torch.tensor(list(answer.scores.values())) - expected).abs().max() < 1e-5
 
 
+@pytest.mark.parametrize("version", ["4.57.0", "5.1.0"])
+def test_segments_without_input_names_match_the_version_of_transformers(
+    version: str, tokenizers_of_kinds: dict[str, Tokenizer], tmp_path: Path, capsys: Any
+) -> None:
+    """transformers 5 returns no segments for this tokenizer, unlike transformers 4."""
+    tokenizer = tokenizers_of_kinds["unigram"]
+    model = tiny_model(tokenizer, "classify", labels=("a", "b"), spread=0.3)
+    save(tmp_path, model, tokenizer, FAMILIES["bert"], labels=("a", "b"))
+    for name, change in (
+        ("config.json", {"transformers_version": version}),
+        ("tokenizer_config.json", {"model_input_names": None}),
+    ):
+        settings = json.loads((tmp_path / name).read_text(encoding="utf-8")) | change
+        given = {key: value for key, value in settings.items() if value is not None}
+        (tmp_path / name).write_text(json.dumps(given), encoding="utf-8")
+    encoding = load(tmp_path).tokenizer.encode("a class", "the name")
+    inputs = transformers.AutoTokenizer.from_pretrained(tmp_path)("a class", "the name")
+    assert "token_type_ids" not in inputs
+    assert encoding.ids.tolist() == inputs["input_ids"]
+    assert encoding.types.any() == (version < "5")
+    assert ("pairs of texts have token types" in capsys.readouterr().err) == (version < "5")
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_saved_tokenizer_keeps_missing_segments(
     kind: str, tokenizers_of_kinds: dict[str, Tokenizer], tmp_path: Path

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tokenizers
 from tests.parity.test_tokenizer import in_two_files
 
 from bertkit.errors import BertkitError
@@ -181,10 +182,10 @@ def originals(english: list[str], tmp_path_factory: pytest.TempPathFactory) -> P
         more = {"extra_ids": 5} if name == "t5" else {}
         tokenizer = getattr(transformers, class_name)(**vocabulary, **more)
         tokenizer.save_pretrained(root / name)
-        settings = {"model_type": "gpt2" if name == "fast" else name}
+        settings = {"model_type": name, "transformers_version": "5.0.0"}
         (root / name / "config.json").write_text(json.dumps(settings), encoding="utf-8")
         if name == "bert":
-            tokenizer.save_pretrained(root / "fast")
+            shutil.copytree(root / name, root / "fast")
             edit(root / "fast", CONFIG, "tokenizer_class", "PreTrainedTokenizerFast")
         if name in OLDER:
             shutil.copytree(root / name, root / f"{name}-older")
@@ -220,7 +221,8 @@ def read_by_transformers(folder: Path, *, truncated: bool = True) -> Any:
         for texts in [(text,) for text in TEXTS] + PAIRS:
             batch = [[text] for text in texts]
             encoded = peer(*batch)
-            found.append((encoded["input_ids"][0], encoded.get("token_type_ids", [[]])[0]))
+            ids = encoded["input_ids"][0]
+            found.append((ids, encoded.get("token_type_ids", [[0] * len(ids)])[0]))
             found.append((peer(*batch, truncation=True, max_length=7)["input_ids"][0], []))
         return found
     # Another library can raise any error.
@@ -248,7 +250,7 @@ def differences(folder: Path) -> Iterator[str]:
     if hf_output is None:
         return
     for (ids, types), (expected, segments) in zip(bertkit_output, hf_output, strict=True):
-        if ids != expected or (any(segments) and types != segments):
+        if ids != expected or (segments and types != segments):
             yield f"{ids} {types} instead of {expected} {segments}"
 
 
@@ -278,6 +280,47 @@ def test_changed_key_matches_transformers_or_is_rejected(
             if found:
                 wrong[f"{key} = {value}"] = found[0]
     assert wrong == {}
+
+
+PARTS: list[tuple[str, str, Any]] = [
+    ("bert", "normalizer", {"type": "Lowercase"}),
+    ("bert", "pre_tokenizer", {"type": "WhitespaceSplit"}),
+    ("bert", "post_processor", {"type": "RobertaProcessing", "sep": ["[SEP]", 3],
+     "cls": ["[CLS]", 2], "trim_offsets": True, "add_prefix_space": False}),
+    ("roberta", "normalizer", {"type": "NFKC"}),
+    ("roberta", "post_processor", {"type": "BertProcessing", "sep": ["</s>", 2],
+     "cls": ["<s>", 0]}),
+    ("xlm-roberta", "pre_tokenizer", {"type": "Metaspace", "replacement": "▁",
+     "prepend_scheme": "always", "split": True}),
+]  # fmt: skip
+"""Parts of tokenizer.json that the class in transformers 5 does not use."""
+
+
+@pytest.mark.parametrize(("kind", "part", "value"), PARTS)
+def test_part_that_transformers_replaces_is_reported(
+    kind: str, part: str, value: Any, originals: Path, tmp_path: Path, capsys: Any
+) -> None:
+    shutil.copytree(originals / kind, tmp_path / "model")
+    assert list(differences(tmp_path / "model")) == []
+    assert "warning" not in capsys.readouterr().err
+    edit(tmp_path / "model", "tokenizer.json", part, value)
+    read_by_bertkit(tmp_path / "model")
+    assert f"bertkit uses its {part}, but transformers 5" in capsys.readouterr().err
+    edit(tmp_path / "model", CONFIG, "tokenizer_class", "PreTrainedTokenizerFast")
+    assert list(differences(tmp_path / "model")) == []
+    assert "warning" not in capsys.readouterr().err
+
+
+def test_dropout_of_merges_is_off(originals: Path, tmp_path: Path) -> None:
+    shutil.copytree(originals / "roberta", tmp_path / "model")
+    path = tmp_path / "model" / "tokenizer.json"
+    content = json.loads(path.read_text(encoding="utf-8"))
+    content["model"]["dropout"] = 0.9
+    path.write_text(json.dumps(content), encoding="utf-8")
+    assert list(differences(tmp_path / "model")) == []
+    core = tokenizers.Tokenizer.from_file(str(path))
+    random = {str(core.encode(TEXTS[0]).ids) for _ in range(9)}
+    assert len(random) > 1  # the control
 
 
 def test_comparison_detects_ignored_settings(originals: Path, tmp_path: Path) -> None:

@@ -108,8 +108,8 @@ class Loaded:
             folder: Output directory.
 
         Raises:
-            CheckpointError: If the model has parts that bertkit cannot save, such as those of
-                SPLADE and GLiNER.
+            CheckpointError: If bertkit cannot save all parts of the model, as for SPLADE and
+                GLiNER.
         """
         resave(self, self.model, Path(folder))
 
@@ -415,6 +415,12 @@ def _check_tokenizer(
         reason = f"{tokenizer.vocab_size} tokens, but the model has {config.vocab} embeddings"
     if reason:
         raise CheckpointError(f"{folder}: the tokenizer has {reason}; use the model's tokenizer")
+    if config.token_types > 1 and tokenizer.segments > 1 and tokenizer.omits_types:
+        say(
+            f"{folder}: warning: pairs of texts have token types, as in transformers 4; for token "
+            'types in transformers 5, add "token_type_ids" to model_input_names in '
+            "tokenizer_config.json"
+        )
 
 
 @check_keywords
@@ -574,7 +580,7 @@ def _check_labels(
     weights: Mapping[str, Tensor],
     path: Path,
 ) -> None:
-    """Raise CheckpointError if a head does not have as many outputs as there are labels."""
+    """Raise CheckpointError if a head does not have one output for each label."""
     for head in (head for head in heads if head in LABELED):
         default = {"out.weight": f"heads.{head}.out.weight"}
         outputs = len(weights.get(str(family.heads.get(head, default)["out.weight"]), ()))
@@ -582,4 +588,8 @@ def _check_labels(
             raise CheckpointError(
                 f"{path}: id2label has {len(labels):,} labels, but the {head} head has "
                 f"{outputs:,} outputs; fix id2label"
+            )
+        if len({*labels}) < outputs:
+            raise CheckpointError(
+                f"{path}: id2label has the same name for two labels; rename one of them"
             )

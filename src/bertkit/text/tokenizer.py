@@ -36,7 +36,7 @@ from bertkit.text.encoding import (
     words_lose_their_space,
 )
 from bertkit.text.special_tokens import find_specials, is_special, required
-from bertkit.text.tokenizer_classes import SETTINGS
+from bertkit.text.tokenizer_classes import SETTINGS, omits_types
 from bertkit.text.tokenizer_files import (
     MAX_VOCAB,
     Language,
@@ -199,6 +199,11 @@ class Tokenizer:
                 f"{self.source}: model_input_names must be a list of names, got {names!r}"
             )
         return names is None or "token_type_ids" in names
+
+    @property
+    def omits_types(self) -> bool:
+        """Whether transformers 5 returns no segments, unlike this tokenizer."""
+        return omits_types(self._settings)
 
     @cached_property
     def segments(self) -> int:

@@ -103,6 +103,9 @@ class TokenizerClass:
         tokens: Special tokens of a tokenizer that is built from `file`, by role. A directory may
             specify others.
         rebuilds: Whether the class rebuilds the tokenizer even if there is a tokenizer.json.
+        parts: Types of the normalizers and of the pre-tokenizers that the class builds, and the
+            segments of the special tokens that it adds to a pair of texts. The segments are empty
+            if the class uses the post-processor of tokenizer.json.
     """
 
     reads: tuple[str, ...] = ()
@@ -110,6 +113,7 @@ class TokenizerClass:
     file: str | None = None
     tokens: Mapping[str, str] = field(default_factory=dict)
     rebuilds: bool = True
+    parts: tuple[tuple[str, ...], tuple[str, ...], tuple[int, ...]] | None = None
 
 
 _NORMALIZER = ("do_lower_case", "strip_accents", "tokenize_chinese_chars")
@@ -119,26 +123,40 @@ _ROBERTA = {"bos": "<s>", "eos": "</s>", "sep": "</s>", "cls": "<s>", "pad": "<p
 _ROBERTA |= {"unk": "<unk>", "mask": "<mask>"}
 _END_OF_TEXT = dict.fromkeys(("unk", "bos", "eos"), "<|endoftext|>")
 
+_WORDPIECE = ("BertNormalizer",), ("BertPreTokenizer",)
+_UNIGRAM = ("Precompiled", "Replace", "Strip"), ("WhitespaceSplit", "Metaspace")
+_NO_TYPES = (0, 0, 0, 0)
+
 CLASSES = {
-    "BertTokenizer": TokenizerClass(_NORMALIZER, _SEPARATED, "vocab.txt", _BERT),
+    "BertTokenizer": TokenizerClass(
+        _NORMALIZER, _SEPARATED, "vocab.txt", _BERT, parts=(*_WORDPIECE, (0, 0, 1))
+    ),
     "MPNetTokenizer": TokenizerClass(
-        _NORMALIZER, _SEPARATED, "vocab.txt", _ROBERTA | {"unk": "[UNK]"}
+        *(_NORMALIZER, _SEPARATED, "vocab.txt", _ROBERTA | {"unk": "[UNK]"}),
+        parts=(*_WORDPIECE, _NO_TYPES),
     ),
     "RobertaTokenizer": TokenizerClass(
-        ("add_prefix_space", "trim_offsets"), _SEPARATED, "merges.txt", _ROBERTA
+        *(("add_prefix_space", "trim_offsets"), _SEPARATED, "merges.txt", _ROBERTA),
+        parts=((), ("ByteLevel",), _NO_TYPES),
     ),
     "GPT2Tokenizer": TokenizerClass(("add_prefix_space",), file="merges.txt", tokens=_END_OF_TEXT),
     "OpenAIGPTTokenizer": TokenizerClass(file="merges.txt", tokens={"unk": "<unk>"}),
     "MarianTokenizer": TokenizerClass(file="source.spm"),
-    "AlbertTokenizer": TokenizerClass(("do_lower_case", "keep_accents", "add_prefix_space")),
-    "CamembertTokenizer": TokenizerClass(("add_prefix_space",), ("bos", "eos")),
+    "AlbertTokenizer": TokenizerClass(
+        ("do_lower_case", "keep_accents", "add_prefix_space"),
+        parts=((*_UNIGRAM[0], "NFKD", "StripAccents", "Lowercase"), _UNIGRAM[1], ()),
+    ),
+    "CamembertTokenizer": TokenizerClass(
+        ("add_prefix_space",), ("bos", "eos"), parts=(*_UNIGRAM, _NO_TYPES)
+    ),
     "DebertaV2Tokenizer": TokenizerClass(
         ("do_lower_case", "split_by_punct", "add_prefix_space"), _SEPARATED, "spm.model"
     ),
     "LlamaTokenizer": TokenizerClass(("add_prefix_space", "legacy")),
     "T5Tokenizer": TokenizerClass(adds=(None, "eos")),
     "XLMRobertaTokenizer": TokenizerClass(
-        ("add_prefix_space",), ("bos", "eos"), "sentencepiece.bpe.model"
+        *(("add_prefix_space",), ("bos", "eos"), "sentencepiece.bpe.model"),
+        parts=(*_UNIGRAM, _NO_TYPES),
     ),
     "PreTrainedTokenizerFast": TokenizerClass(rebuilds=False),
     "TokenizersBackend": TokenizerClass(rebuilds=False),
@@ -153,14 +171,16 @@ _ALIASES = {
 }
 OTHER = TokenizerClass(tuple(dict.fromkeys(key for c in CLASSES.values() for key in c.reads)))
 
-_CLASS_OF_MODEL = {
+CLASS_OF_MODEL = {
+    "albert": "AlbertTokenizer",
     "bart": "RobertaTokenizer",
     "bert": "BertTokenizer",
     "camembert": "CamembertTokenizer",
     "deberta-v2": "DebertaV2Tokenizer",
-    "distilbert": "BertTokenizer",
+    "distilbert": "DistilBertTokenizer",
     "electra": "BertTokenizer",
     "gpt2": "GPT2Tokenizer",
+    "modernbert": "PreTrainedTokenizerFast",
     "mpnet": "MPNetTokenizer",
     "nomic_bert": "BertTokenizer",
     "openai-gpt": "OpenAIGPTTokenizer",
@@ -174,6 +194,16 @@ def find_class(settings: Mapping[str, Any]) -> TokenizerClass:
     """Return the tokenizer class that the settings specify. The default is BERT's class."""
     name = settings.get("tokenizer_class")
     return CLASSES["BertTokenizer"] if name is None else CLASSES.get(_plain_name(name), OTHER)
+
+
+def omits_types(settings: Mapping[str, Any]) -> bool:
+    """Return whether transformers 5 returns no segments, because no setting requests them."""
+    name = str(settings.get("tokenizer_class") or "BertTokenizer").removesuffix("Fast")
+    return settings.get("model_input_names") is None and name not in TYPED
+
+
+TYPED = ("BertTokenizer", "ElectraTokenizer", "DebertaV2Tokenizer")
+"""Classes of transformers 5 that return segments by default."""
 
 
 def _plain_name(name: object) -> str:
@@ -190,7 +220,7 @@ def name_class(settings: Mapping[str, Any], model_type: str, folder: Path, file:
     """
     name = settings.get("tokenizer_class")
     if name is None:
-        name = _CLASS_OF_MODEL.get(model_type)
+        name = CLASS_OF_MODEL.get(model_type)
     if name is None:
         return None
     plain = _plain_name(name)

@@ -10,12 +10,21 @@ from typing import Any
 import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers, processors
 
+from bertkit.console import say
 from bertkit.errors import TokenizerError
 from bertkit.storage import SETTINGS as MOST
 from bertkit.storage import VOCABULARY, read_bytes, read_json
 from bertkit.text.file_limits import check_added
 from bertkit.text.special_tokens import ROLES, named_token
-from bertkit.text.tokenizer_classes import CLASSES, CONFIG, KEYS, TokenizerClass, find_class
+from bertkit.text.tokenizer_classes import (
+    CLASS_OF_MODEL,
+    CLASSES,
+    CONFIG,
+    KEYS,
+    TokenizerClass,
+    find_class,
+    omits_types,
+)
 
 SPECIAL_TOKENS = (
     *(f"{role}_token" for role in ROLES),
@@ -45,9 +54,13 @@ def read_settings(folder: Path) -> dict[str, Any]:
     # transformers 5 saves the chat template in this file.
     if (folder / "chat_template.jinja").is_file():
         settings["chat_template"] = read_text(folder / "chat_template.jinja")
-    if settings.get("tokenizer_class") is None and (folder / "config.json").is_file():
-        named = read_dict(folder / "config.json").get("tokenizer_class")
-        settings |= {} if named is None else {"tokenizer_class": named}
+    config = read_dict(folder / "config.json") if (folder / "config.json").is_file() else {}
+    if settings.get("tokenizer_class") is None:
+        model = CLASS_OF_MODEL.get(str(config.get("model_type")))
+        settings["tokenizer_class"] = config.get("tokenizer_class") or model
+    # Before transformers 5, all classes returned segments. A model must get what it was trained on.
+    if str(config.get("transformers_version")).startswith("5.") and omits_types(settings):
+        settings["model_input_names"] = ["input_ids", "attention_mask"]
     # Before transformers 2, the setting had this name.
     if "max_len" in settings:
         settings.setdefault("model_max_length", settings["max_len"])
@@ -138,6 +151,8 @@ def apply_settings(
     if named.rebuilds and not built:
         _apply_byte_level(settings, core, named, folder)
         _check_agreement(settings, core, named, folder)
+        if settings.get("tokenizer_class") is not None:
+            _warn_of_other_parts(core, named, folder)
     _add_tokens(settings, core, named, folder, built=built)
 
 
@@ -199,6 +214,33 @@ def _check_agreement(
         raise _contradiction(folder, "unk_token", unknown, repr(actual))
 
 
+def _warn_of_other_parts(core: tokenizers.Tokenizer, named: TokenizerClass, folder: Path) -> None:
+    """Print a warning if a part of tokenizer.json differs from the part that the class builds."""
+    if named.parts is None:
+        return
+    usual, splits, pair = map(list, named.parts)
+    found = [{*dict(_steps(part))} for part in (core.normalizer, core.pre_tokenizer)]
+    # A character map of SentencePiece is optional.
+    is_usual = found[0] <= {*usual} and (found[0] or "BertNormalizer" not in usual)
+    types = [core.encode("", text).type_ids for text in (None, "")]
+    model, sizes = core.model, ("##", 100)
+    if isinstance(model, models.WordPiece):
+        sizes = model.continuing_subword_prefix, model.max_input_chars_per_word
+    parts = {
+        "model": sizes != ("##", 100),
+        "normalizer": not is_usual,
+        "pre_tokenizer": found[1] != {*splits},
+        "post_processor": pair and types != [[0, 0], pair],
+    }
+    other = [part for part, is_other in parts.items() if is_other]
+    if other:
+        say(
+            f"{folder / 'tokenizer.json'}: warning: bertkit uses its {' and '.join(other)}, but "
+            "transformers 5 replaces them; set tokenizer_class to PreTrainedTokenizerFast in "
+            f"{CONFIG} to use them there, too"
+        )
+
+
 def _unknown_token(core: tokenizers.Tokenizer, named: TokenizerClass) -> str | None:
     """Return the unknown token with which the setting must agree, or None if any is accepted."""
     model = core.model
@@ -258,9 +300,10 @@ def _behavior(
 
 
 def _steps(part: Any) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the settings of each step of a pre-tokenizer, by type."""
+    """Yield the settings of each step of a normalizer or pre-tokenizer, by type."""
     state = {} if part is None else json.loads(part.__getstate__())
-    yield from ((step["type"], step) for step in state.get("pretokenizers", [state]) if step)
+    steps = state.get("pretokenizers", state.get("normalizers", [state]))
+    yield from ((step["type"], step) for step in steps if step)
 
 
 def _add_tokens(
@@ -290,7 +333,7 @@ def _add_tokens(
     elif (folder / "added_tokens.json").is_file():
         _add_older_tokens(folder / "added_tokens.json", core)
     known_texts = {token.content for token in core.get_added_tokens_decoder().values()}
-    further = list(_further_tokens(settings, named))
+    further = list(_further_tokens(settings, named, core))
     check_added((token.content for token in further), str(folder / CONFIG))
     for token in further:
         if token.content not in known_texts:
@@ -316,12 +359,16 @@ def _misplaced(path: Path, token: str, expected: object, actual: object) -> Toke
 
 
 def _further_tokens(
-    settings: Mapping[str, Any], named: TokenizerClass
+    settings: Mapping[str, Any], named: TokenizerClass, core: tokenizers.Tokenizer
 ) -> Iterator[tokenizers.AddedToken]:
-    """Yield the special tokens of a directory that have no role."""
+    """Yield the special tokens of a directory that have no role, or have flags such as `lstrip`."""
     roles = {f"{role}_token" for role in ROLES}
+    known = core.get_vocab()
     further: list[Any] = [
-        value for key, value in settings.items() if key.endswith("_token") and key not in roles
+        value
+        for key, value in settings.items()
+        if key.endswith("_token")
+        and (key not in roles or (isinstance(value, dict) and value["content"] in known))
     ]
     for key in ("model_specific_special_tokens", "extra_special_tokens"):
         value = settings.get(key) or []

@@ -148,6 +148,9 @@ def _open_file(path: Path, settings: dict[str, Any], named: str | None = None) -
             settings = {**settings, "truncation_side": truncation["direction"]}
         core.no_truncation()
         core.no_padding()
+        if getattr(core.model, "dropout", None):
+            # With BPE dropout, which is for training, each call would return other tokens.
+            core.model.dropout = None
         apply_settings(settings, core, path.parent)
     return Opened(core, settings, path)
 
