@@ -22,8 +22,8 @@ from bertkit.registry import BUILTIN
 FOLDER = "extensions."
 
 CEILINGS = {
-    "code lines of the core": 21_400,
-    "code lines": 37_387,
+    "code lines of the core": 21_499,
+    "code lines": 37_476,
     "imports from the core to extensions": 0,
     "imports between extensions": 0,
 }

@@ -340,7 +340,7 @@ def in_two_files(folder: Path) -> Path:
 
 def t5_folder(folder: Path, english: list[str]) -> Path:
     trained = json.loads(train(english[:50], kind="unigram", size=600).core.to_str())["model"]
-    tokens = [(p, score) for p, score in trained["vocab"] if p not in SPECIALS["unigram"]]
+    tokens = [(p, score) for p, score in trained["vocab"] if p not in SPECIALS["unigram"].values()]
     vocab = [("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0), *tokens]
     vocab += [(f"<extra_id_{i}>", 0.0) for i in reversed(range(10))]
     transformers.T5Tokenizer(vocab=vocab, extra_ids=10).save_pretrained(folder)

@@ -132,11 +132,17 @@ CLASSES = {
         _NORMALIZER, _SEPARATED, "vocab.txt", _BERT, parts=(*_WORDPIECE, (0, 0, 1))
     ),
     "MPNetTokenizer": TokenizerClass(
-        *(_NORMALIZER, _SEPARATED, "vocab.txt", _ROBERTA | {"unk": "[UNK]"}),
+        _NORMALIZER,
+        _SEPARATED,
+        "vocab.txt",
+        _ROBERTA | {"unk": "[UNK]"},
         parts=(*_WORDPIECE, _NO_TYPES),
     ),
     "RobertaTokenizer": TokenizerClass(
-        *(("add_prefix_space", "trim_offsets"), _SEPARATED, "merges.txt", _ROBERTA),
+        ("add_prefix_space", "trim_offsets"),
+        _SEPARATED,
+        "merges.txt",
+        _ROBERTA,
         parts=((), ("ByteLevel",), _NO_TYPES),
     ),
     "GPT2Tokenizer": TokenizerClass(("add_prefix_space",), file="merges.txt", tokens=_END_OF_TEXT),
@@ -155,7 +161,9 @@ CLASSES = {
     "LlamaTokenizer": TokenizerClass(("add_prefix_space", "legacy")),
     "T5Tokenizer": TokenizerClass(adds=(None, "eos")),
     "XLMRobertaTokenizer": TokenizerClass(
-        *(("add_prefix_space",), ("bos", "eos"), "sentencepiece.bpe.model"),
+        ("add_prefix_space",),
+        ("bos", "eos"),
+        "sentencepiece.bpe.model",
         parts=(*_UNIGRAM, _NO_TYPES),
     ),
     "PreTrainedTokenizerFast": TokenizerClass(rebuilds=False),
