@@ -17,6 +17,7 @@ import re
 import textwrap
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
@@ -193,7 +194,8 @@ def merged(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, A
     return result
 
 
-def explained(kind: type[Settings]) -> dict[str, str]:
+@cache
+def explained(kind: type[Settings]) -> Mapping[str, str]:
     """Return the docstrings of settings, by name of the setting."""
     texts: dict[str, str] = {}
     for owner in reversed(kind.__mro__):

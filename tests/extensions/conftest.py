@@ -7,7 +7,6 @@ import json
 import re
 import string
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,6 @@ from tests.factories import tiny_folder, tiny_tokenizer
 
 from bertkit.extensions.search.documents import DocumentColumns
 from bertkit.extensions.search.index import index
-from bertkit.extensions.serving import generated, openapi
 from bertkit.extensions.serving.admission import AdmissionMiddleware
 from bertkit.extensions.serving.api_keys import ApiKeys
 from bertkit.extensions.serving.app import install_app
@@ -95,16 +93,6 @@ def page_data(html: str) -> Any:
     data = re.search('id="data">(.*?)</script>', html, re.S)
     assert data is not None
     return json.loads(data[1])
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _cached_descriptions() -> Iterator[None]:
-    # Each application reads the descriptions of its settings from source files, which takes longer
-    # than most tests of a server.
-    with pytest.MonkeyPatch.context() as patch:
-        for module in (generated, openapi):
-            patch.setattr(module, "explained", cache(module.explained))
-        yield
 
 
 Server = Callable[..., TestClient]

@@ -333,7 +333,7 @@ FOLDERS: dict[str, tuple[Edit, str]] = {
         only_pickle("pytorch_model.bin"),
         "pytorch_model.bin: not a readable state dict",
     ),
-    "pickle .pt": (only_pickle("model.pt"), "no model.safetensors or pytorch_model.bin"),
+    "pickle .pt": (only_pickle("model.pt"), "model.pt: not a readable state dict"),
     "no weights": (only_pickle("model.old"), "no model.safetensors"),
     "remote code": (edit_config(auto_map={"AutoModel": "x.Y"}), "auto_map requires remote code"),
     "code of another than GTE's": (

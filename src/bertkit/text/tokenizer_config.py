@@ -57,7 +57,8 @@ def read_settings(folder: Path) -> dict[str, Any]:
     config = read_dict(folder / "config.json") if (folder / "config.json").is_file() else {}
     if settings.get("tokenizer_class") is None:
         model = CLASS_OF_MODEL.get(str(config.get("model_type")))
-        settings["tokenizer_class"] = config.get("tokenizer_class") or model
+        named = config.get("tokenizer_class") or model
+        settings |= {} if named is None else {"tokenizer_class": named}
     # Before transformers 5, all classes returned segments. A model must get what it was trained on.
     if str(config.get("transformers_version")).startswith("5.") and omits_types(settings):
         settings["model_input_names"] = ["input_ids", "attention_mask"]

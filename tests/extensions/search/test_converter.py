@@ -70,7 +70,7 @@ def test_converter_rejects_file_above_memory_limit(
     monkeypatch.setattr(converter, "CHILD", code)
     with Converter() as convert:
         assert convert(write_page(tmp_path / "a.html", "short")).text == "short"
-        with pytest.raises(DataError, match=r"b.html: (reading the file|damaged)"):
+        with pytest.raises(DataError, match=r"b.html: (reading|damaged)"):
             convert(write_page(tmp_path / "b.html", "<b>x</b>" * 500_000))
 
 

@@ -6,12 +6,12 @@ import sys
 
 import pytest
 
-from bertkit.errors import SearchError
+from bertkit.errors import BertkitError
 from bertkit.extensions.search.stores import open_store
 
 
 def test_open_store_reports_missing_qdrant_client(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "bertkit.extensions.search.qdrant", None)
+    monkeypatch.delitem(sys.modules, "bertkit.extensions.search.qdrant", raising=False)
     monkeypatch.setitem(sys.modules, "qdrant_client", None)
-    with pytest.raises(SearchError, match="not installed; run pip install 'bertkit"):
+    with pytest.raises(BertkitError, match=r"not installed; run `pip install 'bertkit\[search\]'"):
         open_store("http://127.0.0.1:1/docs")

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-WORKER_NAME = "begun"
+WORKER_NAME = "bertkit-background"
 """Name of background threads. If an error occurs elsewhere, their result may never be used."""
 
 
