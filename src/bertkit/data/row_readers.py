@@ -274,15 +274,16 @@ def _read_json(path: Path) -> Rows:
 
 def _warning_about_quotes(lines: list[int], cells: list[list[str]], quoted: bool) -> str:
     """Return a warning if a value still has the quotation marks that enclose it in a .csv file."""
-    remedy = "name the file .csv and set --separator tab"
+    start, remedy = '"', "name the file .csv and set --separator tab"
     if quoted:
-        remedy = "remove the space before them"
+        start, remedy = ' "', "remove the space before them"
     for line, row in zip(lines, cells, strict=True):
         for cell in row:
+            if not cell.startswith(start) or not cell.endswith('"'):
+                continue
             inside = cell.lstrip(" ")[1:-1]
             # Without doubled quotation marks inside, they may be part of the text of a .tsv file.
-            starts = cell[:2] == ' "' if quoted else cell[:1] == '"' and '""' in inside
-            if starts and cell[-1] == '"' and '"' not in inside.replace('""', ""):
+            if '"' not in inside.replace('""', "") and (quoted or '""' in inside):
                 return (
                     f"; warning: line {line:,} has quotation marks around a value, which are read "
                     f"as part of the value; {remedy}"
