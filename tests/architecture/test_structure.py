@@ -22,8 +22,8 @@ from bertkit.registry import BUILTIN
 FOLDER = "extensions."
 
 CEILINGS = {
-    "code lines of the core": 21_502,
-    "code lines": 37_479,
+    "code lines of the core": 21_498,
+    "code lines": 37_475,
     "imports from the core to extensions": 0,
     "imports between extensions": 0,
 }

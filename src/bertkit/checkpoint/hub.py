@@ -12,9 +12,12 @@ from bertkit.errors import CheckpointError
 WEIGHT_FILES = ("*.safetensors", "*.hdf5", "vectors.txt.gz")
 """File name patterns of weights."""
 
-PYTORCH_FILES = ("[ap]*_model*.bin", "*model.pt", "*model.pth")
-"""File name patterns of weights that are used only if a model has no other weight files. The first
-one matches pytorch_model.bin and adapter_model.bin."""
+OTHER_FILES = ("*model.pt", "*model.pth")
+"""File name patterns of weights that are used only if a model has neither safetensors nor .bin
+files."""
+
+PYTORCH_FILES = ("pytorch_model*.bin", "adapter_model.bin", *OTHER_FILES)
+"""File name patterns of weights that are used only if a model has no safetensors files."""
 
 PICKLES = {".bin", ".pt", ".pth"}
 """Suffixes of PyTorch files."""

@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from bertkit import memory
-from bertkit.checkpoint.hub import PYTORCH_FILES
+from bertkit.checkpoint.hub import OTHER_FILES
 from bertkit.checkpoint.pytorch_files import read_pytorch
 from bertkit.errors import CheckpointError
 from bertkit.families import Family
@@ -59,7 +59,7 @@ def read_tensors(folder: Path, names: Sequence[str] = (FILE, PYTORCH_FILE)) -> d
         CheckpointError: If a file is missing or damaged, contains objects other than tensors, or is
             one of several `.pt` and `.pth` files.
     """
-    others = sorted(file.name for kind in PYTORCH_FILES[1:] for file in folder.glob(kind))
+    others = sorted(file.name for kind in OTHER_FILES for file in folder.glob(kind))
     for name in (*names, *others):
         file, index = folder / name, folder / f"{name}.index.json"
         if file.exists() or index.exists():

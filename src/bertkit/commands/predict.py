@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator
+from inspect import signature
 from pathlib import Path
 from typing import Annotated, Any, get_origin
 
@@ -102,7 +103,8 @@ def predict(
         yield from _run_pipeline(pipeline, model, text, pair, long, options, precision, device)
         return
     for name in options:
-        known = [option.replace("_", "-") for option in list(predict.__annotations__)[2:-2]]
+        parameters = signature(predict).parameters.values()
+        known = [p.name.replace("_", "-") for p in parameters if p.kind is p.KEYWORD_ONLY]
         raise ConfigError(
             f"--{name}: no such option without --pipeline; {did_you_mean(name, known)}"
         )

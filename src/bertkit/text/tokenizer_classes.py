@@ -197,6 +197,9 @@ CLASS_OF_MODEL = {
 }
 """`model_type` -> the tokenizer class, for directories that do not specify a class."""
 
+TYPED = ("BertTokenizer", "ElectraTokenizer", "DebertaV2Tokenizer")
+"""Classes of transformers 5 that return segments by default."""
+
 
 def find_class(settings: Mapping[str, Any]) -> TokenizerClass:
     """Return the tokenizer class that the settings specify. The default is BERT's class."""
@@ -210,25 +213,19 @@ def omits_types(settings: Mapping[str, Any]) -> bool:
     return settings.get("model_input_names") is None and name not in TYPED
 
 
-TYPED = ("BertTokenizer", "ElectraTokenizer", "DebertaV2Tokenizer")
-"""Classes of transformers 5 that return segments by default."""
-
-
 def _plain_name(name: object) -> str:
     """Return the name of a class without "Fast", after replacing an alias."""
     plain = str(name).removesuffix("Fast")
     return _ALIASES.get(plain, plain)
 
 
-def name_class(settings: Mapping[str, Any], model_type: str, folder: Path, file: str) -> str | None:
+def name_class(settings: Mapping[str, Any], folder: Path, file: str) -> str | None:
     """Return the name of the class for a directory without tokenizer.json, or None if unknown.
 
     Raises:
         TokenizerError: If bertkit cannot build the class from `file`.
     """
     name = settings.get("tokenizer_class")
-    if name is None:
-        name = CLASS_OF_MODEL.get(model_type)
     if name is None:
         return None
     plain = _plain_name(name)

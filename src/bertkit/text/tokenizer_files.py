@@ -116,15 +116,15 @@ def open_tokenizer(path: Path, side: Language = "source") -> Opened:
     if (path / "tokenizer.json").is_file():
         return _open_file(path / "tokenizer.json", settings)
     if (path / "vocab.txt").is_file():
-        named = _class_of(path, settings, "vocab.txt")
+        named = name_class(settings, path, "vocab.txt")
         return _open_file(path / "vocab.txt", _with_tokens(settings, named), named)
     if (path / "vocab.json").is_file() and (path / "merges.txt").is_file():
-        named = _class_of(path, settings, "merges.txt")
+        named = name_class(settings, path, "merges.txt")
         settings = _with_tokens(settings, named)
         return Opened(_pair_merges(path, settings, named), settings, path)
     for other in TOKENIZERS.values():
         if (path / other.file).is_file():
-            _class_of(path, settings, other.file)
+            name_class(settings, path, other.file)
             return other.open(path, settings, side)
     for sentencepiece in sorted(path.glob("*.model")):
         raise TokenizerError(_unsupported(sentencepiece))
@@ -153,13 +153,6 @@ def _open_file(path: Path, settings: dict[str, Any], named: str | None = None) -
             core.model.dropout = None
         apply_settings(settings, core, path.parent)
     return Opened(core, settings, path)
-
-
-def _class_of(folder: Path, settings: Mapping[str, Any], file: str) -> str | None:
-    """Return the tokenizer class of a directory without tokenizer.json."""
-    config = folder / "config.json"
-    model_type = read_dict(config).get("model_type") if config.is_file() else None
-    return name_class(settings, str(model_type), folder, file)
 
 
 def _with_tokens(settings: dict[str, Any], named: str | None) -> dict[str, Any]:
